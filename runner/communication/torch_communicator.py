@@ -25,6 +25,13 @@ from .traffic import CountedCommunicator, Traffic
 Summed = torch.futures.Future[Tensor]
 
 
+def done_sum(tensor: Tensor) -> Summed:
+    """A future that holds `tensor` already."""
+    done: Summed = torch.futures.Future()
+    done.set_result(tensor)
+    return done
+
+
 class TorchWork(Work):
     """A started collective of `torch.distributed`, which counts waiting and notes its end without polling.
 
@@ -95,8 +102,6 @@ class TorchCommunicator(CountedCommunicator):
     """One rank's process groups: one per channel and group of ranks, made on all ranks in the same order.
 
     Args:
-        topology: the placement of ranks on nodes.
-        rank: this rank.
         store: the rendezvous of exactly the ranks of this run.
         device: where tensors of the gradients and parameters channels live; `control` is always gloo on the
             CPU.
@@ -148,26 +153,21 @@ class TorchCommunicator(CountedCommunicator):
     def lines(self) -> list[tuple[Channel, tuple[int, ...]]]:
         """Every channel with each of its groups of two or more ranks; alike on all ranks."""
         topology = self.topology
-        groups = [topology.members(WORLD, 0), *(topology.on_node(node) for node in range(topology.nodes))]
+        groups = [topology.members(WORLD, 0), *map(topology.on_node, range(topology.nodes))]
         peer_groups = [topology.members(peers(q), 0) for q in range(max(topology.ranks_of_nodes))]
-        of_channel: dict[Channel, list[tuple[int, ...]]] = {
-            "gradients": groups + peer_groups,
-            "parameters": groups + peer_groups,
-            "control": groups,
-        }
+        channels: tuple[Channel, ...] = ("gradients", "parameters", "control")
         return [
             (channel, members)
-            for channel, groups_of_channel in of_channel.items()
-            for members in dict.fromkeys(groups_of_channel)
+            for channel in channels
+            for members in dict.fromkeys(groups if channel == "control" else groups + peer_groups)
             if len(members) > 1
         ]
 
     def warm_up(self) -> None:
         """One dummy collective on every group, so that connections exist before the first one that counts."""
-        for (channel, members), group in self._groups.items():
-            if self.rank in members:
-                device = self.device if channel != "control" and self.backend == "nccl" else "cpu"
-                dist.all_reduce(torch.zeros(1, device=device), group=group)
+        for (channel, _), group in self._groups.items():
+            device = self.device if channel != "control" and self.backend == "nccl" else "cpu"
+            dist.all_reduce(torch.zeros(1, device=device), group=group)
 
     @contextmanager
     def unshaped(self, interface: str | None) -> Iterator[Callable[[Tensor], None]]:
@@ -195,8 +195,6 @@ class TorchCommunicator(CountedCommunicator):
 
     def in_flight(self) -> str:
         """The operation that this rank's GPU is at, "" if none; never waits. For another thread to call."""
-        if self.host_waits:
-            return ""
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)  # a thread begins on the first GPU and would fill memory there
         return self._in_flight.oldest()
@@ -252,9 +250,7 @@ class TorchCommunicator(CountedCommunicator):
         """
         members = self.members(group)
         if len(members) == 1:
-            done: Summed = torch.futures.Future()
-            done.set_result(tensor)
-            return done
+            return done_sum(tensor)
         here = self._here(tensor)
         op = Operation("all_reduce", tensor, here, group, members, "gradients", async_op=True)
         self.traffic.count(op.verb, op.channel, members, op.payload_bytes)

@@ -22,7 +22,7 @@ from ..simulation.simulated_world import SimulationSetup, simulate
 from ..simulation.simulator import OutOfTime
 from ..simulation.timeline import Timeline
 from ..training import checkpoint
-from ..training.context import Nobody, Rows
+from ..training.context import Rows
 from ..training.data_errors import data_errors, image_errors
 from ..training.device_model import ClusterDevice
 from .rank import SupervisorLink
@@ -87,7 +87,7 @@ def run_all(
             remarks=(f"simulated: {config.cluster.validity}",),
             checkpoints=run_dir / "checkpoints",
             attempt=attempt,
-            listeners=lambda rank: link if rank == 0 else Nobody(),
+            listeners=lambda rank: link if rank == 0 else None,
             tick=tick,
             rank_rows=rank_rows,
             metrics=metrics,

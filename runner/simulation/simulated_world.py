@@ -15,7 +15,7 @@ from ..communication.link_costs import Network
 from ..config.reader_config import ORDER_ALONE
 from ..config.schema import RunConfig
 from ..records.run_directory import Outcome
-from ..training.context import Backend, Listener, Nobody, Rows, TrainContext
+from ..training.context import Backend, Listener, Rows, TrainContext
 from ..training.device_model import Device, Profile, StepTime
 from ..training.packed_set import of_run
 from ..training.trainer import Trainer
@@ -85,7 +85,7 @@ class SimulationSetup:
     tick: Callable[[], None] = lambda: None
     checkpoints: Path | None = None
     attempt: int = 1
-    listeners: Callable[[int], Listener] = lambda rank: Nobody()
+    listeners: Callable[[int], Listener | None] = lambda rank: None
     rank_rows: Callable[[int], Rows] = lambda rank: Recorded()
     metrics: Rows = field(default_factory=Recorded)
     loop: Callable[[TrainContext], Trainer] = Trainer

@@ -1,4 +1,4 @@
-"""Batch order: the position of one rank in the data, and the samples of its next step, which a sampler cuts."""
+"""Batch order: one rank's position in the data, and the samples of its next step, which a sampler cuts."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator

@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -40,16 +40,6 @@ class Listener(Protocol):
     def progress(self, **numbers: Any) -> None: ...
 
     def interrupted(self) -> str | None: ...
-
-
-class Nobody:
-    """A listener that ignores progress and never asks to stop."""
-
-    def progress(self, **numbers: Any) -> None:
-        return
-
-    def interrupted(self) -> str | None:
-        return None
 
 
 class Rows(Protocol):
@@ -100,7 +90,7 @@ class TrainContext:
     data: Data
     rank_rows: Rows
     metrics: Rows | None
-    listener: Listener = field(default_factory=Nobody)
+    listener: Listener | None = None
     attempt: int = 1
     checkpoints: Path | None = None
 
@@ -165,6 +155,15 @@ class TrainContext:
         self.clock.on_training = self._training
         self.clock.wait_pending = lambda: self.replica.wait_pending()
         self.comm.traffic.clear()
+
+    def report(self, **numbers: Any) -> None:
+        """Tell the listener, if there is one, of the run's progress."""
+        if self.listener is not None:
+            self.listener.progress(**numbers)
+
+    def interrupted(self) -> bool:
+        """Whether the listener asks the run to stop."""
+        return self.listener is not None and self.listener.interrupted() is not None
 
     def share(self) -> None:
         """Ask the strategy how the coming epoch's global batches are split."""

@@ -29,7 +29,7 @@ from ...launch.rank import SupervisorLink
 from ...records.json_lines import read_json
 from ...simulation import timing_only
 from ...simulation.simulated_world import Recorded
-from ...training.context import Backend, Nobody, TrainContext
+from ...training.context import Backend, TrainContext
 from ...training.precision import DTYPES
 from ...training.torch_replica import TorchReplica
 from ...training.trainer import Trainer
@@ -203,7 +203,7 @@ class Rig:
         self._noise: dict[int, tuple[Tensor, Tensor]] = {}
         config = _endless(config)
         real = Backend("calibrate", comm, self._replica, comm.device, common_clock=True)
-        context = TrainContext(config, real, config.dataset.load(), Recorded(), None, Nobody())
+        context = TrainContext(config, real, config.dataset.load(), Recorded(), None)
         self._loop = Trainer(context)
         context.prepare()
         self._loop.begin(None)

@@ -22,7 +22,7 @@ from daso_bench.runner.simulation.simulated_communicator import SimulatedCommuni
 from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.runner.simulation.simulator import Simulator
 from daso_bench.runner.simulation.timeline import Timeline
-from daso_bench.runner.training.context import Nobody, TrainContext
+from daso_bench.runner.training.context import TrainContext
 from daso_bench.strategies.topology import NODE, WORLD, Topology
 
 MS = 1_000_000
@@ -161,11 +161,15 @@ def test_a_transfer_that_another_slows_has_the_end_it_came_to(tmp_path: Path):
     assert waits == {(rank, *span) for rank in range(4) for span in ((0, 20 * MS), (20 * MS, 30 * MS))}
 
 
-class Quiet(Nobody):
+class Quiet:
     """A supervisor's link that nobody listens to."""
 
     call = ""
     steps = 0
+
+    def progress(self, **numbers: Any) -> None: ...
+
+    def interrupted(self) -> None: ...
 
     def finish(
         self, status: str, summary: dict[str, Any] | None = None, reason: str | None = None
