@@ -9,8 +9,6 @@ from runs import Awkward, Dies, config, dies_after
 from daso_bench.runner.communication.link_costs import AlphaBeta, Network
 from daso_bench.runner.communication.traffic import Traffic
 from daso_bench.runner.simulation.simulated_world import simulate
-from daso_bench.runner.simulation.simulator import Simulator
-from daso_bench.strategies import hsgd
 from daso_bench.strategies.topology import Topology
 
 
@@ -84,35 +82,6 @@ def test_waiting_for_a_slower_rank_of_the_node_is_of_the_node():
     )
     blocked_s = done.results[0].summary["blocked_s"]
     assert blocked_s == pytest.approx({"intra": 6 * 4e-3 * 3 / 4, "inter": 6 * 10e-3}, abs=1e-9)
-
-
-def test_adding_up_a_node_is_time_of_its_links_and_the_parts_are_all_of_training(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    """Each rank adds for 3 ms: neither the model's computing nor what is left over."""
-    adds = hsgd.sum_columns
-
-    def slowly(*arguments: Any) -> None:
-        adds(*arguments)
-        (simulator,) = running
-        simulator.advance(0, 3_000_000)
-
-    running: list[Simulator] = []
-    begins = Simulator.run
-
-    def run(self: Simulator, *arguments: Any, **keys: Any) -> list[Any]:
-        running.append(self)
-        return begins(self, *arguments, **keys)
-
-    monkeypatch.setattr(Simulator, "run", run)
-    monkeypatch.setattr(hsgd, "sum_columns", slowly)
-    summary = timed("hsgd", AlphaBeta(inter_latency_s=5e-3))
-    parts = summary["parts_s"]
-    assert summary["blocked_s"] == pytest.approx({"intra": 6 * 3e-3, "inter": 6 * 10e-3}, abs=1e-9)
-    assert parts["compute"] == pytest.approx(6 * 2e-3)
-    assert parts["step_other"] == pytest.approx(0, abs=1e-9)
-    assert summary["train_s"] == pytest.approx(6 * 15e-3)
-    assert sum(parts.values()) == pytest.approx(summary["train_s"], abs=1e-6)
 
 
 def test_a_group_counts_for_its_widest_link_and_a_message_for_the_widest_there_is():

@@ -59,31 +59,6 @@ def test_transfers_by_hand(transfers: list[Transfer], expected: list[int]):
     assert ends(FairLinks(), *transfers) == expected
 
 
-class Impatient(str):
-    """A link that is looked up a thousand times at most."""
-
-    asked = 0
-
-    def __hash__(self) -> int:
-        self.asked += 1
-        if self.asked > 1000:
-            raise TimeoutError
-        return super().__hash__()
-
-
-@pytest.mark.parametrize("began", [0, 10**12, 10**15])
-def test_late_in_a_long_run_transfers_still_end(began: int):
-    """Thirds and sevenths of nanoseconds, after eleven days of virtual time."""
-    starts = (2653, 16968, 25247, 26537, 27562, 31845, 33506, 49673)
-    took, link = 39756, Impatient("a")
-    links, operations = FairLinks(), []
-    for start in starts:
-        operations.append(Collective("all_reduce", (0, 1)))
-        links.carry(operations[-1], Cost(took, (link,)), began + start)
-    last = max(operation.end or 0 for operation in operations)
-    assert abs(last - began - (starts[0] + took * len(starts))) <= 1  # the link is never idle
-
-
 starts_and_times = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 200)), min_size=1, max_size=12)
 
 

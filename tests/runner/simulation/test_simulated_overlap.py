@@ -5,7 +5,7 @@ Exposed is what lies between the end of backward and the end of the last sum. La
 small one whose vector is cut where theirs is; the link is then slower by the same factor.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -21,9 +21,7 @@ from daso_bench.runner.simulation.simulated_communicator import SimulatedCommuni
 from daso_bench.runner.simulation.simulated_replica import SimulatedReplica
 from daso_bench.runner.simulation.simulator import Simulator
 from daso_bench.runner.training.device_model import ClusterDevice, Device, Profile
-from daso_bench.strategies.communicator import Work
-from daso_bench.strategies.gradients import Reduction
-from daso_bench.strategies.reductions import Flat, Hierarchical, Sliced
+from daso_bench.strategies.reductions import Flat, Hierarchical
 from daso_bench.strategies.replica import Batch
 from daso_bench.strategies.topology import WORLD, Topology
 
@@ -254,46 +252,6 @@ def test_a_hierarchical_sum_pipelines_its_levels_beside_the_backward_pass(
         assert expected < serial
 
 
-@pytest.mark.parametrize("reduction", [Hierarchical, Sliced])
-@pytest.mark.parametrize("inside", [1, 40, 2000])
-@pytest.mark.parametrize("rate_gbit", RATES_GBIT)
-def test_pipelined_levels_where_links_hold_one_transfer(
-    rate_gbit: float, inside: float, reduction: type[Reduction]
-):
-    """Levels inside a node share its links: the next bucket's first level goes before this one's third.
-
-    Nothing is lost by it if the third level of the bucket before the last takes no longer than the second one
-    of the last, else no more than it.
-    """
-    links = LinksConfig(
-        intra=LinkConfig(rate_gbit=inside, latency_us=5),
-        inter=LinkConfig(rate_gbit=rate_gbit, latency_us=LATENCY_US),
-        nics=2,
-        algorithm="ring",
-        sharing="fifo",
-    )
-    network = ClusterNetwork(links, Topology.of([2, 2]))
-
-    class OneByOne(reduction):
-        def levels(self, bucket: Tensor, index: int, shapes: Any, comm: Any) -> Iterator[Work | None]:
-            self.sum(bucket, index, shapes, comm)
-            yield from ()
-
-        def sum(self, bucket: Tensor, index: int, shapes: Any, comm: Any) -> None:
-            reduction().sum(bucket, index, shapes, comm)
-
-    ends = {}
-    for kind in (reduction, OneByOne):
-        stamps = ends_of_steps([2, 2], network, PROFILES["resnet50"], reduction=kind)
-        ends[kind] = max(stamp for (stamp,) in stamps)
-    *_, (before, _), (last, _) = PIECES["resnet50"]
-    _, second, third = two_levels(rate_gbit, inside)
-    lost = third(before) * 1e9 if third(before) > second(last) else 0
-    assert ends[reduction] <= ends[OneByOne] + lost
-    if rate_gbit == 1 and inside <= 40:
-        assert ends[reduction] < 0.99 * ends[OneByOne]
-
-
 def losing(loss: float) -> Callable[[int], Device]:
     """Devices on which sums beside the backward pass cost this share of their time."""
 
@@ -315,25 +273,6 @@ def test_what_sums_beside_backward_cost_is_added_to_it(loss: float, how: dict[st
     late = loss * sum(times[:-1]) + times[-1]
     for (end,) in ends_of_steps([1, 1], network, PROFILES["resnet50"], device=losing(loss), **how):
         assert end == pytest.approx(FORWARD + BACKWARD + late, rel=1e-5)
-
-
-@pytest.mark.parametrize("loss", [0.25, 1.0])
-def test_pipelined_sums_cost_what_of_them_is_under_way(loss: float):
-    """Not the time between a bucket's second level and its third, which waits for the next bucket.
-
-    The leaders lose most: two levels of each bucket before the last, beside which the third level of the one
-    before runs (links inside a node carry several transfers here).
-    """
-    sizes = [size for size, _ in PIECES["resnet50"]]
-    first, second, third = ([seconds(size) * 1e9 for size in sizes] for seconds in two_levels(80, 80))
-    assert sum(first + second + third) < BACKWARD / 2, "the links are idle between sums"
-    both = [a + b for a, b in zip(first, second, strict=True)]
-    beside = [max(levels, before) for levels, before in zip(both, [0, *third], strict=False)]
-    late = loss * sum(beside[:-1]) + beside[-1] + third[-1]
-    network = two_level_links(80, 80)
-    ends = ends_of_steps([2, 2], network, PROFILES["resnet50"], device=losing(loss), reduction=Hierarchical)
-    for (end,) in ends:
-        assert end == pytest.approx(FORWARD + BACKWARD + late, rel=1e-4)
 
 
 def test_buckets_that_others_enter_late_are_waited_for():

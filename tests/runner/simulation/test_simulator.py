@@ -123,18 +123,6 @@ def test_an_exception_of_a_rank_ends_the_run():
         run(body, [2])
 
 
-def test_channels_do_not_share_an_order():
-    def body(comm: SimulatedCommunicator) -> float:
-        x, y = torch.ones(1), torch.full((1,), 5.0)
-        first = comm.all_reduce(x, WORLD, async_op=True)
-        second = comm.all_reduce(y, WORLD, channel="control", async_op=True)
-        for work in (first, second) if comm.rank else (second, first):
-            work.wait()
-        return x.item() + y.item()
-
-    assert run(body, [2])[0] == [12.0, 12.0]
-
-
 def test_payload_is_counted_by_link_class_and_control_is_not():
     def body(comm: SimulatedCommunicator) -> dict[str, dict[str, int]]:
         comm.all_reduce(torch.zeros(10), WORLD).wait()

@@ -10,14 +10,11 @@ from runs import config
 from torch._dynamo.exc import TorchDynamoException
 
 from daso_bench.datasets.sampler import Sampler
-from daso_bench.runner.config import checks, load
-from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig
-from daso_bench.runner.config.launchers import LocalConfig
+from daso_bench.runner.config import load
 from daso_bench.runner.launch import local
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.training import warm_up
 from daso_bench.runner.training.batch_order import GlobalOrder, IndependentOrder
-from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.errors import ConfigError, MachineError
 from daso_bench.strategies.topology import Topology
 
@@ -60,17 +57,3 @@ def test_what_cannot_be_compiled_is_told_with_the_way_out(monkeypatch: pytest.Mo
     averaging.bucket_mib = 0.5
     with pytest.raises(ConfigError, match=r"buckets of 0.5 MiB .* take 1 or more"):
         warm_up.compile_model(replica, [replica], comm)
-
-
-def test_devices_that_are_slowed_down_layer_by_layer_have_no_compiled_model():
-    train = SimpleNamespace(compile=True, accumulate=1)
-    run: Any = SimpleNamespace(
-        cluster=ClusterConfig(device=DeviceConfig(samples_per_second=1.0)),
-        launcher=LocalConfig(),
-        strategy_class=DDP,
-        train=train,
-    )
-    with pytest.raises(ConfigError, match=r"between a model's layers, .* take train.compile=false"):
-        checks.check_compile(run)
-    run.cluster = ClusterConfig()
-    checks.check_compile(run)

@@ -1,6 +1,5 @@
 """Batches that are read are those by index in the reader's order, for ranks that share a reader too."""
 
-import math
 import re
 import threading
 import time
@@ -17,7 +16,6 @@ from runs import Blobs
 from daso_bench.datasets.sampler import Sampler
 from daso_bench.runner.communication.traffic import CountedCommunicator
 from daso_bench.runner.config.reader_config import Block, ChunkedShuffle, NodeBatch, PackedReader, Strided
-from daso_bench.runner.machine import page_cache
 from daso_bench.runner.training.loader import Images, Loader
 from daso_bench.runner.training.packed_loader import PackedLoader, ReaderOrder
 from daso_bench.runner.training.packed_set import PackedSet, open_set, write_set
@@ -231,29 +229,6 @@ def test_the_cache_is_looked_at_before_training_and_made_as_it_is_asked_for(open
     assert of_one_rank(plain, opened).still_cached == 0, "looked at, not read"
     warm = of_one_rank(replace(plain, warm=True), opened)
     assert (warm.still_cached, warm.lacking) == (1, 0)
-
-
-@pytest.mark.parametrize(
-    ("told", "keys", "lacking"),
-    [(0.3, {"cold": True}, 0.3), (0.3, {"warm": True}, 0.7), (0.3, {}, 0), (None, {"cold": True}, math.nan)],
-)
-def test_what_the_cache_lacks_is_kept_at_its_worst_of_all_attempts(
-    open_file: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    told: float | None,
-    keys: dict[str, bool],
-    lacking: float,
-) -> None:
-    for name in ("drop", "read_in", "cached"):
-        monkeypatch.setattr(page_cache, name, lambda path: told)
-    plain, opened = open_file(Block())
-    first = of_one_rank(replace(plain, **keys), opened)
-    assert first.lacking == pytest.approx(lacking, nan_ok=True)
-    for name in ("drop", "read_in"):
-        monkeypatch.setattr(page_cache, name, lambda path: float(bool(keys.get("warm"))))
-    again = of_one_rank(replace(plain, **keys), opened)
-    again.load_state_dict(first.state_dict(0))
-    assert again.lacking == pytest.approx(lacking, nan_ok=True)
 
 
 def test_counting_goes_on_where_a_checkpoint_was_and_with_no_other_file(open_file: Any) -> None:

@@ -294,19 +294,6 @@ def test_a_model_that_runs_other_layers_in_some_steps_is_refused(mood: str, came
         assert "launcher=simulated" in text
 
 
-def test_a_gradient_that_is_not_computed_is_found_at_the_end_of_the_step():
-    model = Moody()
-    padding = Padding(model, Device(0, lambda rank, samples: MS))
-    padding.measure(lambda: passes(model, padding, torch.ones(1, 2)), 2)
-    padding.begin(1)
-    out = model(torch.ones(1, 2))
-    padding.begin_backward()
-    (gradient,) = torch.autograd.grad(out.sum(), [model.c.weight])
-    assert gradient.shape == (2, 2)
-    with pytest.raises(ConfigError, match=r"reached the end of the pass where an earlier step reached \w,"):
-        padding.end()
-
-
 def test_a_model_on_a_gpu_is_refused():
     """The meta device stands for all that are not the processor."""
     for model in (nn.Linear(2, 2, device="meta"), nn.BatchNorm1d(2, affine=False, device="meta")):

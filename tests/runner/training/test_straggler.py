@@ -1,23 +1,16 @@
 """A rank that is slow now and then: when, by how much, and what a run without one never says."""
 
-import dataclasses
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import config
 
 from daso_bench.runner.config.cluster import (
     ClusterConfig,
     DeviceConfig,
-    LinkConfig,
-    LinksConfig,
     StragglerConfig,
 )
-from daso_bench.runner.config.launchers import SimulatedConfig
-from daso_bench.runner.config.load import dump, load
-from daso_bench.runner.config.schema import RunConfig, run_id
 from daso_bench.runner.training.device_model import ClusterDevice, Profile
 from daso_bench.strategies.errors import ConfigError
 
@@ -69,21 +62,3 @@ def test_a_straggler_that_cannot_be(given: dict[str, Any], says: str):
     with pytest.raises(ConfigError) as error:
         ClusterConfig(device=DeviceConfig(straggler=StragglerConfig(**given)))
     assert str(error.value) == f"cluster.device.straggler.{says}"
-
-
-def run(straggler: StragglerConfig) -> RunConfig:
-    cluster = ClusterConfig(
-        links=LinksConfig(intra=LinkConfig(rate_gbit=100.0), inter=LinkConfig(rate_gbit=10.0)),
-        device=DeviceConfig(samples_per_second=100.0, straggler=straggler),
-    )
-    return dataclasses.replace(config(), cluster=cluster, launcher=SimulatedConfig())
-
-
-def test_a_straggler_is_part_of_a_run_and_of_its_id(tmp_path: Path):
-    made = [run(straggler) for straggler in (StragglerConfig(), SLOW, dataclasses.replace(SLOW, steps=3))]
-    assert len({run_id(one) for one in made}) == 3
-    for one in made:
-        path = tmp_path / "config.yaml"
-        path.write_text(dump(one), "utf-8")
-        assert load(path).cluster.device.straggler == one.cluster.device.straggler
-        assert run_id(load(path)) == run_id(one)
