@@ -163,10 +163,10 @@ def test_an_undone_step_changes_no_time_and_no_flag():
     assert replica.stop_requested, "of the step before the one that was undone"
     replica.wait_pending()
     assert [step.samples_of_rank for step in replica.take_times()] == [(3,), (3,)]
-    one = on_fake_gpu()[2]
-    one.compute_gradients(batch_of(1.0))
-    one.wait_pending()
-    once = one.take_device_ns() or (0, 0)
+    fresh = on_fake_gpu()[2]
+    fresh.compute_gradients(batch_of(1.0))
+    fresh.wait_pending()
+    once = fresh.take_device_ns() or (0, 0)
     assert replica.take_device_ns() == (2 * once[0], 2 * once[1])
 
 
@@ -177,10 +177,10 @@ def test_where_the_host_does_not_wait_daso_records_no_transfer_times():
             super().begin(resumed_from)
 
     cfg = config("daso", epochs=3)
-    for loop, told in ((Trainer, True), (Ahead, False)):
+    for loop, recorded in ((Trainer, True), (Ahead, False)):
         summary = simulate(cfg, cfg.dataset.load(), loop=loop).results[0].summary["strategy"]
-        assert [summary[key] is not None for key in ("transfer_s", "blocked_s")] == [told, told]
-        if not told:
+        assert [summary[key] is not None for key in ("transfer_s", "blocked_s")] == [recorded, recorded]
+        if not recorded:
             assert summary["overlap"] is None, "1 would say that nothing was waited for"
 
 

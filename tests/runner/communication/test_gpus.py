@@ -153,7 +153,7 @@ def test_all_ranks_hear_the_same_names_in_the_order_of_ranks():
     with ThreadPoolExecutor(3) as pool:
         heard = list(pool.map(lambda rank: gpus.names_of_all(store, 3, rank, names[rank]), range(3)))
     assert heard == [names] * 3
-    assert [gpus.most_on_one(told) for told in (names, ["a", "b"], ["cpu", "cpu"])] == [2, 1, 0]
+    assert [gpus.most_on_one(results) for results in (names, ["a", "b"], ["cpu", "cpu"])] == [2, 1, 0]
 
 
 @pytest.mark.parametrize(
@@ -218,9 +218,9 @@ def meet(
 
 
 def test_ranks_with_a_gpu_do_not_wait_for_what_ranks_without_one_never_say(monkeypatch: pytest.MonkeyPatch):
-    told = meet(monkeypatch, ["cuda:0", "cpu"], ["GPU-a"])
-    assert told[0] == told[1]
-    assert told[0].startswith("cluster.device.kind: rank 1 of 2 sees no GPU")
+    results = meet(monkeypatch, ["cuda:0", "cpu"], ["GPU-a"])
+    assert results[0] == results[1]
+    assert results[0].startswith("cluster.device.kind: rank 1 of 2 sees no GPU")
 
 
 def test_ranks_that_share_a_gpu_are_joined_by_gloo_where_that_was_asked_for(monkeypatch: pytest.MonkeyPatch):
@@ -228,11 +228,11 @@ def test_ranks_that_share_a_gpu_are_joined_by_gloo_where_that_was_asked_for(monk
     assert [(comm.mixed, comm.ranks_on_a_gpu) for comm in made] == [(True, 2)] * 2
     made = meet(monkeypatch, ["cuda:0", "cuda:1"], ["GPU-a", "GPU-b"])
     assert [(comm.mixed, comm.ranks_on_a_gpu) for comm in made] == [(False, 1)] * 2
-    told = meet(monkeypatch, ["cuda:0", "cpu"], ["GPU-a"], mixed=True)
-    assert [comm.some_on_gpus for comm in told] == [True, True], "also of a rank on the CPU"
+    results = meet(monkeypatch, ["cuda:0", "cpu"], ["GPU-a"], mixed=True)
+    assert [comm.some_on_gpus for comm in results] == [True, True], "also of a rank on the CPU"
     assert [comm.some_on_gpus for comm in meet(monkeypatch, ["cpu", "cpu"], [])] == [False, False]
     refused = meet(monkeypatch, ["cuda:0", "cuda:0"], ["GPU-a"])
-    assert all("launcher.share_gpus=true" in told for told in refused)
+    assert all("launcher.share_gpus=true" in results for results in refused)
 
 
 def on_one_gpu(tmp_path: Path, *, share: bool) -> tuple[RunDirectory, Outcome]:

@@ -40,8 +40,8 @@ def cost(
     nodes: list[int], verb: str = "all_reduce", members: Any = None, payload: int = S, **how: Any
 ) -> Cost:
     """Of a transfer among `members`, by default everybody."""
-    one = network(nodes, **how)
-    return one.cost(one.topology, verb, tuple(range(sum(nodes)) if members is None else members), payload)
+    links = network(nodes, **how)
+    return links.cost(links.topology, verb, tuple(range(sum(nodes)) if members is None else members), payload)
 
 
 @pytest.mark.parametrize(
@@ -145,8 +145,8 @@ def test_a_group_of_peers_uses_one_card_and_the_world_all():
     ],
 )
 def test_ranks_are_dealt_over_the_cards_in_order(ranks: int, nics: int, cards: list[int]):
-    one = network([ranks, ranks], nics=nics)
-    used = [one.cost(one.topology, "send", (rank, ranks + rank), 1).links for rank in range(ranks)]
+    links = network([ranks, ranks], nics=nics)
+    used = [links.cost(links.topology, "send", (rank, ranks + rank), 1).links for rank in range(ranks)]
     assert used == [way((0, card), (1, card)) for card in cards]
     assert len(cost([ranks, ranks], nics=nics).links) == 4 * len(set(cards))
 

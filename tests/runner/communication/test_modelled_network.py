@@ -74,8 +74,8 @@ def opened(nodes: Sequence[int], links: LinksConfig | None = None) -> Iterator[l
         drop_name(address)
         os.close(descriptor)
     yield ranks
-    for one in ranks:
-        one.close()
+    for clocks in ranks:
+        clocks.close()
 
 
 def test_an_all_reduce_begins_when_its_last_member_comes(clock: FakeTime):

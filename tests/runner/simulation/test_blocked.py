@@ -103,6 +103,6 @@ def test_a_resumed_run_has_stood_still_as_long(tmp_path: Path):
     with pytest.raises(Dies):
         simulate(cfg, data, network=slow, checkpoints=tmp_path / "broken", loop=dies_after(14))
     resumed = simulate(cfg, data, network=slow, checkpoints=tmp_path / "broken", attempt=2)
-    found, wanted = (done.results[0].summary["blocked_s"] for done in (resumed, whole))
-    assert found == pytest.approx(wanted, rel=1e-9)
+    blocked, wanted = (done.results[0].summary["blocked_s"] for done in (resumed, whole))
+    assert blocked == pytest.approx(wanted, rel=1e-9)
     assert sum(wanted.values()) > 0

@@ -127,7 +127,7 @@ def test_ranks_end_when_their_transfers_do(sharing: str, starts: list[int], expe
 def all_at_once(transfers: list[Transfer]) -> list[float]:
     """The same rule in the plainest way: from one start or end to the next, over everything under way."""
     left = {number: float(took) for number, (_, took, _) in enumerate(transfers)}
-    found = [0.0] * len(transfers)
+    exact_ends = [0.0] * len(transfers)
     now = 0.0
     while left:
         under_way = [n for n in left if transfers[n][0] <= now]
@@ -141,9 +141,9 @@ def all_at_once(transfers: list[Transfer]) -> list[float]:
         for n in under_way:
             left[n] -= step / share[n]
             if left[n] < 1e-9:
-                found[n] = now
+                exact_ends[n] = now
                 del left[n]
-    return found
+    return exact_ends
 
 
 LINKS = st.sets(st.sampled_from("abcdefgh"), min_size=1, max_size=3).map(lambda names: "".join(sorted(names)))

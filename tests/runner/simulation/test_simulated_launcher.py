@@ -61,11 +61,11 @@ def test_it_learns_what_real_processes_learn(strategy: str):
     words = [f"strategy={strategy}", "train.epochs=4", "train.precision=fp64"]
     assert code_of(*words) == 0
     assert code_of(*words, *SMALL[:1], "cluster.nodes=2", "cluster.ranks_per_node=2", "run.repeat=1") == 0
-    found = {
+    by_world = {
         rows(run)[0]["world"]: [row for row in rows(run) if row["kind"] == "evaluation"] for run in runs()
     }
-    assert len(found["local"]) == 4
-    for real, virtual in zip(found["local"], found["simulated"], strict=True):
+    assert len(by_world["local"]) == 4
+    for real, virtual in zip(by_world["local"], by_world["simulated"], strict=True):
         for key in ("step", "samples", "correct", "learning_rate"):
             assert real[key] == virtual[key], key
         for key in ("loss", "train_loss"):

@@ -73,14 +73,14 @@ def buckets(model: Model) -> list[Bucket]:
     """As DDP fills them, from the last parameter on: the first is full at 1 MiB, all others at 25."""
     sizes = layers(model)
     total = sum(products for _, products in sizes)
-    found: list[Bucket] = []
+    made: list[Bucket] = []
     filled, done, full = 0, 0.0, 2**20
     for numel, products in reversed(sizes):
         filled, done = filled + 4 * numel, done + products
         if filled >= full:
-            found.append((filled, done / total))
+            made.append((filled, done / total))
             filled, full = 0, 25 * 2**20
-    return [*found, (filled, 1.0)] if filled else found
+    return [*made, (filled, 1.0)] if filled else made
 
 
 def exposed(pieces: Sequence[Bucket], seconds: Callable[[int], float], overlap: bool = True) -> float:
@@ -305,13 +305,13 @@ def test_weights_that_look_at_more_than_sizes_are_asked_in_each_step():
         comm = SimulatedCommunicator(simulator, rank)
         replica = SimulatedReplica(nn.Linear(1, 1, bias=False), Mean(), comm, scripted(rank))
         replica.average_gradients_over(WORLD, weights=lambda samples: now["weights"])
-        found = []
+        made = []
         for weights in ([0.5, 0.5], [0.9, 0.1]):
             comm.barrier(WORLD)
             now["weights"] = weights
             replica.compute_gradients(Batch(torch.full((1, 1), 1.0 + rank), torch.zeros(1), (1, 1)))
-            found.append(replica.gradients().item())
-        return found
+            made.append(replica.gradients().item())
+        return made
 
     expected = pytest.approx([0.5 * 1 + 0.5 * 2, 0.9 * 1 + 0.1 * 2])
     assert simulator.run(body) == [expected, expected]

@@ -59,10 +59,10 @@ def transfers(events: list[Row]) -> dict[int, Row]:
 
 
 def on_threads(events: list[Row]) -> dict[tuple[int, int], list[Row]]:
-    found: dict[tuple[int, int], list[Row]] = {}
+    by_thread: dict[tuple[int, int], list[Row]] = {}
     for row in events:
-        found.setdefault((row["pid"], row["tid"]), []).append(row)
-    return found
+        by_thread.setdefault((row["pid"], row["tid"]), []).append(row)
+    return by_thread
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "daso"])

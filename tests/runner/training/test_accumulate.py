@@ -62,7 +62,7 @@ def test_every_strategy_takes_the_same_steps_in_parts(name: str):
     # Time in proportion to samples: parts take as long as the whole, and ranks at their own pace meet alike.
     paced = {"step_time": lambda rank, n: 10_000 * n}
     (summary, model), (summary_of_parts, model_of_parts) = (
-        virtual(one, **paced) for one in (cfg, in_parts(cfg, 3))
+        virtual(cfg_of_parts, **paced) for cfg_of_parts in (cfg, in_parts(cfg, 3))
     )
     assert_close(model_of_parts, model)
     for counted in ("collectives", "payload_bytes"):

@@ -75,10 +75,10 @@ class TwoGroups(SGD):
 
     def build(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
         """Weights in one group, the rest in the other."""
-        one, two = [], []
+        first, second = [], []
         for parameter in parameters:
-            (one if parameter.dim() > 1 else two).append(parameter)
-        groups = [{"params": group} for group in (one, two) if group]
+            (first if parameter.dim() > 1 else second).append(parameter)
+        groups = [{"params": group} for group in (first, second) if group]
         return torch.optim.SGD(
             groups, lr=self.lr, momentum=self.momentum, nesterov=self.nesterov, weight_decay=self.weight_decay
         )
@@ -101,8 +101,8 @@ class OneGroup(SGD):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a23_a_step_is_a_step_however_many_parameter_groups_there_are(name: str):
-    one, two = (run(name, optimizer=kind(), epochs=5) for kind in (OneGroup, TwoGroups))
-    for mine, theirs in zip(one.contexts, two.contexts, strict=True):
+    first, second = (run(name, optimizer=kind(), epochs=5) for kind in (OneGroup, TwoGroups))
+    for mine, theirs in zip(first.contexts, second.contexts, strict=True):
         assert mine.comm.traffic.verbs == theirs.comm.traffic.verbs
         assert torch.equal(mine.replica.flat(), theirs.replica.flat())
 

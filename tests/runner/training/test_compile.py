@@ -35,12 +35,12 @@ def test_a_pass_has_no_other_batches_than_its_first_and_its_last():
     order = GlobalOrder(Sampler(50, 16, 3, 0, short_batch="keep"), 0)
     sizes = {order.sampler.samples_of_rank(batch) for batch in range(order.sampler.steps_per_epoch)}
     assert sizes == set(order.extremes())
-    own = IndependentOrder(order.sampler, Topology.of([2, 1]), 0, 0)
+    independent = IndependentOrder(order.sampler, Topology.of([2, 1]), 0, 0)
     seen = set()
-    for own._number in range(20):
-        seen.add(own.sizes(SimpleNamespace()))  # pyright: ignore[reportArgumentType]
-    own._number = 0
-    assert seen == set(own.extremes())
+    for independent._number in range(20):
+        seen.add(independent.sizes(SimpleNamespace()))  # pyright: ignore[reportArgumentType]
+    independent._number = 0
+    assert seen == set(independent.extremes())
     assert len(seen) == 2
 
 

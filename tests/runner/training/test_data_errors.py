@@ -34,7 +34,7 @@ def test_evaluate_names_a_bad_image_a_vanished_one_and_a_set_that_is_gone(
     assert run(RUN) == 0
     (folder,) = (tmp_path / "results" / "runs").glob("*-s0-*")
     image = ImageFolder(root="imgs").load().test.path(0)  # pyright: ignore
-    told = []
+    messages = []
     for spoil in (
         lambda: Path(image).write_bytes(b""),
         Path(image).unlink,
@@ -43,12 +43,12 @@ def test_evaluate_names_a_bad_image_a_vanished_one_and_a_set_that_is_gone(
         spoil()
         capsys.readouterr()
         assert code_of("evaluate", str(folder)) == 2
-        told.append(capsys.readouterr().err)
+        messages.append(capsys.readouterr().err)
     way = "daso-bench prepare dataset=imagefolder dataset.root="
-    assert f"{image}: empty (0 bytes)" in told[0]
-    assert f"{image}: No such file or directory" in told[1]
-    assert "not prepared with these keys" in told[2]
-    assert all(way in text and "Traceback" not in text for text in told)
+    assert f"{image}: empty (0 bytes)" in messages[0]
+    assert f"{image}: No such file or directory" in messages[1]
+    assert "not prepared with these keys" in messages[2]
+    assert all(way in text and "Traceback" not in text for text in messages)
 
 
 @pytest.mark.parametrize("launcher", [("launcher=simulated", "cluster=ethernet_1g"), ("launcher=local",)])
@@ -70,11 +70,11 @@ def test_a_bad_file_in_training_is_a_sentence_with_a_way_out_and_no_resume_is_of
     assert run([*words, *launcher, *keys]) == 2
     shown = capsys.readouterr().out
     (folder,) = (tmp_path / "results" / "runs").iterdir()
-    told = RunDirectory(folder).status()["reason"]
+    messages = RunDirectory(folder).status()["reason"]
     assert "Traceback" not in shown
     assert "daso-bench resume" not in shown
-    assert f"BadData: {bad}: " in told
-    way = shlex.split(told.partition("daso-bench prepare ")[2])
+    assert f"BadData: {bad}: " in messages
+    way = shlex.split(messages.partition("daso-bench prepare ")[2])
     assert way == [
         "dataset=imagefolder",
         f"dataset.root={tmp_path / 'imgs'}",
@@ -106,7 +106,7 @@ def code_of(*words: str) -> int:
 
 def test_each_kind_of_trouble_has_its_error() -> None:
     dataset = ImageFolder(root="imgs")
-    for trouble, told in (
+    for trouble, messages in (
         (BadImage("a.jpg", "empty"), ConfigError),
         (FileNotFoundError("not there"), ConfigError),
         (BadFile("cut short"), ConfigError),
@@ -114,7 +114,7 @@ def test_each_kind_of_trouble_has_its_error() -> None:
         (KeyError("a fault of ours"), KeyError),
     ):
         for telling in (file_errors, data_errors):
-            with pytest.raises(told), telling(dataset):
+            with pytest.raises(messages), telling(dataset):
                 raise trouble
 
 

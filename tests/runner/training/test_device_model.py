@@ -109,11 +109,11 @@ def torchs_buckets(numels: Sequence[int], dtype: torch.dtype, limits: list[int])
     if not hasattr(distributed, "_compute_bucket_assignment_by_size"):
         pytest.skip("this PyTorch does not show how it assigns buckets")
     tensors = [torch.empty(numel, dtype=dtype, device="meta") for numel in reversed(numels)]
-    found, _ = distributed._compute_bucket_assignment_by_size(tensors, limits)
+    buckets, _ = distributed._compute_bucket_assignment_by_size(tensors, limits)
     count = len(numels)
-    for bucket in found:
+    for bucket in buckets:
         assert bucket == list(range(bucket[0], bucket[-1] + 1))
-    return [(count - 1 - bucket[-1], count - bucket[0]) for bucket in found]
+    return [(count - 1 - bucket[-1], count - bucket[0]) for bucket in buckets]
 
 
 @given(
@@ -134,10 +134,10 @@ def device(rank: int = 0, profile: Profile = NOTHING, seed: int = 0, **given: An
 
 def test_a_steps_time_from_samples_per_second():
     """5 ms, and 8 samples of 10 ms: 85 ms, a quarter of it forward."""
-    one = device(samples_per_second=100, fixed_ms=5, forward_share=0.25)
-    assert one.step_ns(8) == (21_250_000, 63_750_000)
-    assert one.step_ns(0) == (1_250_000, 3_750_000)
-    assert one.drawn == 2
+    modelled = device(samples_per_second=100, fixed_ms=5, forward_share=0.25)
+    assert modelled.step_ns(8) == (21_250_000, 63_750_000)
+    assert modelled.step_ns(0) == (1_250_000, 3_750_000)
+    assert modelled.drawn == 2
 
 
 def test_a_steps_time_from_operations():
@@ -156,9 +156,9 @@ def test_a_slow_rank_takes_longer_for_all_of_it():
 
 
 def test_what_time_passes_beside_steps():
-    one = device(1, samples_per_second=100, fixed_ms=5, forward_share=0.25, speeds=(1.0, 0.5))
-    assert one.spend_ns("eval", 8) == 40 * MS  # a quarter of 80 ms, at half speed
-    assert one.spend_ns("data") == one.spend_ns("checkpoint") == 0
+    modelled = device(1, samples_per_second=100, fixed_ms=5, forward_share=0.25, speeds=(1.0, 0.5))
+    assert modelled.spend_ns("eval", 8) == 40 * MS  # a quarter of 80 ms, at half speed
+    assert modelled.spend_ns("data") == modelled.spend_ns("checkpoint") == 0
     other = device(tflops=1, input_stall_ms=2.5, checkpoint_s=1.5, jitter="gaussian")
     assert other.spend_ns("data") == 2_500_000
     assert other.spend_ns("checkpoint") == 1_500_000_000
@@ -168,8 +168,8 @@ def test_what_time_passes_beside_steps():
 
 def drawn(kind: str, cv: float, count: int = 20_000, rank: int = 0, seed: int = 0) -> np.ndarray:
     """The times of `count` steps of one second."""
-    one = device(rank, seed=seed, samples_per_second=1, jitter=kind, jitter_cv=cv)
-    return np.array([sum(one.step_ns(1)) for _ in range(count)]) / SECOND
+    modelled = device(rank, seed=seed, samples_per_second=1, jitter=kind, jitter_cv=cv)
+    return np.array([sum(modelled.step_ns(1)) for _ in range(count)]) / SECOND
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "lognormal"])
@@ -217,8 +217,8 @@ GOOD = "rank,step_s\n0,0.5\n1,7\n0,0.25\n0,1.5\n1,8e-3\n"
 
 def test_measured_step_times_are_taken_in_turn_and_repeated(tmp_path: Path):
     path = str(trace(tmp_path, GOOD))
-    one = device(0, trace=path, forward_share=0.5, fixed_ms=99)
-    took = [one.step_ns(samples) for samples in (1, 2, 3, 4, 5)]
+    modelled = device(0, trace=path, forward_share=0.5, fixed_ms=99)
+    took = [modelled.step_ns(samples) for samples in (1, 2, 3, 4, 5)]
     assert took == [(half * MS, half * MS) for half in (250, 125, 750, 250, 125)]
     other = device(1, trace=path)
     other.drawn = 3

@@ -78,9 +78,9 @@ def batches(order: BatchOrder, progress: Progress, loader: Loader, steps: int) -
     return [loader.next(progress) for _ in walk(order, progress, steps)]
 
 
-def assert_same(found: list[tuple[Tensor, Tensor]], expected: list[tuple[Tensor, Tensor]]) -> None:
-    assert len(found) == len(expected)
-    for ours, theirs in zip(found, expected, strict=True):
+def assert_same(result: list[tuple[Tensor, Tensor]], expected: list[tuple[Tensor, Tensor]]) -> None:
+    assert len(result) == len(expected)
+    for ours, theirs in zip(result, expected, strict=True):
         assert torch.equal(ours[0], theirs[0])
         assert torch.equal(ours[1], theirs[1])
 
@@ -201,11 +201,11 @@ class Spoiled:
 )
 def test_what_is_wrong_with_a_sample_is_told_in_its_own_words(error: Exception, type_: type) -> None:
     order, progress = global_order()
-    with ahead(order, workers=1, data=Spoiled(error)) as loader, pytest.raises(type_) as told:
+    with ahead(order, workers=1, data=Spoiled(error)) as loader, pytest.raises(type_) as error_info:
         loader.next(progress)
-    assert str(error) in str(told.value)
-    assert "PyTorch" not in str(told.value)
-    assert "Caught" not in str(told.value)
+    assert str(error) in str(error_info.value)
+    assert "PyTorch" not in str(error_info.value)
+    assert "Caught" not in str(error_info.value)
 
 
 def test_a_signal_to_the_whole_group_ends_no_worker(tmp_path: Path) -> None:
@@ -239,10 +239,10 @@ def test_workers_change_no_bit_of_a_run(tmp_path: Path) -> None:
     same: dict[str, Any] = {"ranks": [2], "epochs": 3, "checkpoint_every_samples": None}
     plain = config(**same, results=tmp_path / "plain", dataset=blobs)
     workers = config(**same, results=tmp_path / "workers", dataset=blobs, launcher={"loader_workers": 1})
-    found = history(plain)
-    assert len(found) == 3
+    result = history(plain)
+    assert len(result) == 3
     steps = len(plain.dataset.load().train) // plain.train.global_batch_size
     assert steps > 2 * workers.launcher.prefetch_batches
-    assert history(workers) == found
+    assert history(workers) == result
     unchanged = config(**same, results=tmp_path / "unchanged")
-    assert history(unchanged) != found, "the images were changed"
+    assert history(unchanged) != result, "the images were changed"

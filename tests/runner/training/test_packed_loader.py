@@ -80,16 +80,16 @@ def walk(order: ReaderOrder, loader: Loader, changes: dict[int, Shares], start: 
     progress = Progress(EPOCHS, order.sampler.steps_per_epoch)
     progress.epoch, progress.batch = divmod(start, progress.steps_per_epoch)
     order.shares = next((changes[e] for e in range(progress.epoch, -1, -1) if e in changes), None)
-    found = []
+    loaded = []
     while progress.epoch < EPOCHS:
-        found.append(loader.next(progress))
+        loaded.append(loader.next(progress))
         if order.advance(progress):
             progress.epoch, progress.batch = progress.epoch + 1, 0
             if progress.epoch in changes:
                 order.shares = changes[progress.epoch]
                 loader.restart()
     loader.close()
-    return found
+    return loaded
 
 
 def of_rank(
@@ -104,9 +104,9 @@ def of_rank(
     reading = order()
     loader = PackedLoader(reading, samples, 5, cast(CountedCommunicator, Rank(rank, node)))
     loader.on_prepared(None, None)
-    found = walk(reading, loader, changes, start)
+    loaded = walk(reading, loader, changes, start)
     by_index = order()
-    return found, walk(by_index, Loader(samples, by_index, 5), changes, start), loader
+    return loaded, walk(by_index, Loader(samples, by_index, 5), changes, start), loader
 
 
 def all_ranks(
@@ -133,14 +133,14 @@ def test_every_rank_reads_what_it_would_take_by_index(
     reader, opened = open_file(reader)
     ranks = all_ranks(reader, opened, changes, start)
     useful = 0
-    for found, expected, loader in ranks:
-        assert len(found) == len(expected) == EPOCHS * 5 - start
-        for ours, theirs in zip(found, expected, strict=True):
+    for loaded, expected, loader in ranks:
+        assert len(loaded) == len(expected) == EPOCHS * 5 - start
+        for ours, theirs in zip(loaded, expected, strict=True):
             assert torch.equal(ours[0], theirs[0])
             assert torch.equal(ours[1], theirs[1])
         counters = loader.counters()
         useful += counters.useful_bytes
-        assert counters.useful_bytes == sum(images.nbytes for images, _ in found)
+        assert counters.useful_bytes == sum(images.nbytes for images, _ in loaded)
         assert counters.waited_s > 0
         assert (counters.reads > 0) == (not reader.by_node or loader._comm.local_rank == 0)
     steps = EPOCHS * 5 - start
@@ -168,9 +168,9 @@ def test_chunks_of_which_there_are_few_a_node_are_refused_and_one_node_takes_any
         r"node has much the same samples in every epoch; take reader\.chunk_mib=\S+ or less$",
     ) as caught:
         ReaderOrder(sampler, 0, (1, 1, 1, 1), reader, opened, 9)
-    found = re.search(r"take reader\.chunk_mib=(\S+)", str(caught.value))
-    assert found is not None
-    fitting = replace(reader, chunk_mib=float(found[1]))
+    number = re.search(r"take reader\.chunk_mib=(\S+)", str(caught.value))
+    assert number is not None
+    fitting = replace(reader, chunk_mib=float(number[1]))
     order = ReaderOrder(sampler, 0, (1, 1, 1, 1), fitting, opened, 9)
     taken = [
         torch.cat([piece for (number, _), piece in order.upcoming(Progress(2, 5)) if number == epoch])

@@ -46,7 +46,7 @@ def test_a_report_knows_arms_by_their_readers_and_repeats_them(tmp_path: Path) -
     directory = RunDirectory.create(to_plain(request.config), tmp_path / "results")
     run = load_run(directory.path, "here")
     assert run.name("reader") == "chunked_shuffle"
-    told = command_of(run)
-    assert "reader=chunked_shuffle" in told
-    assert "reader.chunk_mib=2.0" in told
-    assert "reader.path" not in told, "where data lie is everybody's own"
+    command = command_of(run)
+    assert "reader=chunked_shuffle" in command
+    assert "reader.chunk_mib=2.0" in command
+    assert "reader.path" not in command, "where data lie is everybody's own"

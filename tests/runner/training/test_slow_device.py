@@ -62,7 +62,7 @@ class Layer(nn.Module):
         return Tick.apply(x * self.weight, self)  # pyright: ignore[reportReturnType] (it is what forward returns)
 
 
-class Told(Device):
+class FixedDevice(Device):
     """Takes so many milliseconds; remembers what it was asked."""
 
     def __init__(self, forward_ms: float, backward_ms: float) -> None:
@@ -81,9 +81,11 @@ class Rig:
         self.clock = Clock(late_ns)
         self.first, self.last = Layer(self.clock, 1, 2), Layer(self.clock, 3, 6)
         self.model = nn.Sequential(self.first, self.last)
-        told = Told(40, 80)
-        self.samples = told.samples
-        self.padding = Padding(self.model, device or told, now=self.clock.now, sleep=self.clock.sleep)
+        default_device = FixedDevice(40, 80)
+        self.samples = default_device.samples
+        self.padding = Padding(
+            self.model, device or default_device, now=self.clock.now, sleep=self.clock.sleep
+        )
         # Behind the pads' own hooks: when the layer is over, and when its gradient is there; in ms.
         self.marks: list[float] = []
         self._since = 0

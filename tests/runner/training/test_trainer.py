@@ -37,8 +37,8 @@ def models(done: SimulatedRun) -> list[dict[str, torch.Tensor]]:
     return [context.replica.model.state_dict() for context in done.contexts]
 
 
-def assert_same(one: SimulatedRun, other: SimulatedRun) -> None:
-    for mine, theirs in zip(models(one), models(other), strict=True):
+def assert_same(first: SimulatedRun, other: SimulatedRun) -> None:
+    for mine, theirs in zip(models(first), models(other), strict=True):
         assert mine.keys() == theirs.keys()
         for name in mine:
             assert torch.equal(mine[name], theirs[name]), name
@@ -259,10 +259,10 @@ def test_ranks_with_different_losses_choose_the_same_period():
     """Nothing is good enough for this rule, so it changes B after every epoch: on all ranks alike."""
     keys = {**CYCLING, "plateau_patience": 0, "plateau_threshold": 0.99}
     done = run(config("daso", keys=keys, epochs=6))
-    records = [[row["strategy"] for row in own.rows if row["kind"] == "epoch"] for own in done.rank_rows]
-    periods = [[(one["sync_every"], one["wait_batches"]) for one in rank] for rank in records]
+    records = [[row["strategy"] for row in kept.rows if row["kind"] == "epoch"] for kept in done.rank_rows]
+    periods = [[(first["sync_every"], first["wait_batches"]) for first in rank] for rank in records]
     assert periods[0] == [(4, 1), (4, 1), (2, 1), (1, 1), (4, 1), (4, 1)]
-    assert all(one == periods[0] for one in periods)
+    assert all(first == periods[0] for first in periods)
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "daso"])
@@ -309,7 +309,7 @@ def test_a_run_told_to_stop_at_any_step_has_the_history_of_an_unbroken_one(tmp_p
 
 
 def judged(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    found = [row for row in rows if row["kind"] in ("evaluation", "epoch")]
+    chosen = [row for row in rows if row["kind"] in ("evaluation", "epoch")]
     return [
         (
             row["kind"],
@@ -319,7 +319,7 @@ def judged(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
             row["train_loss"],
             row["learning_rate"],
         )
-        for row in found
+        for row in chosen
     ]
 
 
@@ -401,8 +401,8 @@ def test_train_time_is_the_sum_of_the_slowest_stretches():
 
     done = run(config(ranks=[1, 1], epochs=2, global_batch_size=96), loop=Uneven)
     assert [row["train_s"] for row in evaluations(done)] == [10.0, 20.0]
-    own = [[row["train_s"] for row in rows.rows if row["kind"] == "stretch"][:2] for rows in done.rank_rows]
-    assert own == [[10.0, 8.0], [8.0, 10.0]]
+    kept = [[row["train_s"] for row in rows.rows if row["kind"] == "stretch"][:2] for rows in done.rank_rows]
+    assert kept == [[10.0, 8.0], [8.0, 10.0]]
 
 
 class SlowBetweenNodes(Network):
@@ -441,7 +441,7 @@ def test_waiting_is_told_from_transfer():
 
     cfg = config(ranks=[1, 1], epochs=1, global_batch_size=96)
     done = run(cfg, network=Twenty(), step_time=lambda rank, n: rank * 30_000_000)
-    parts = [next(row for row in own.rows if row["kind"] == "stretch")["parts_s"] for own in done.rank_rows]
+    parts = [next(row for row in kept.rows if row["kind"] == "stretch")["parts_s"] for kept in done.rank_rows]
     assert [part["waiting"] for part in parts] == [0.03, 0.0]
     assert [part["exposed"] for part in parts] == [0.02, 0.02]
     assert [part["compute"] for part in parts] == [0.0, 0.03]
@@ -455,12 +455,12 @@ def test_parts_add_up_to_train_and_segments_to_the_clock(strategy: str):
         network=AlphaBeta(inter_latency_s=0.003, intra_latency_s=0.001),
         step_time=lambda rank, n: (rank + 1) * 5_000_000,
     )
-    for own, context in zip(done.rank_rows, done.contexts, strict=True):
-        stretches = [row for row in own.rows if row["kind"] == "stretch"]
+    for kept, context in zip(done.rank_rows, done.contexts, strict=True):
+        stretches = [row for row in kept.rows if row["kind"] == "stretch"]
         train = sum(row["train_s"] for row in stretches)
         parts = sum(row["parts_s"][part] for row in stretches for part in PARTS)
         assert parts == pytest.approx(train, rel=0.01)
-        segments = next(row for row in own.rows if row["kind"] == "segments")
+        segments = next(row for row in kept.rows if row["kind"] == "segments")
         assert segments["segments_s"]["train"] == pytest.approx(train, rel=1e-9)
         assert sum(segments["segments_s"].values()) == pytest.approx(context.comm.now() / 1e9, rel=0.01)
 
