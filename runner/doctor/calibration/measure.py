@@ -212,7 +212,7 @@ class Rig:
         averaging = context.replica.averaging
         self._averaging = {True: averaging, False: dataclasses.replace(averaging, group=None)}
         # DDP rebuilds its buckets, with all ranks, in the second forward pass of its life.
-        self.step(context.batch_order.extremes()[0][comm.rank], averaged=True)
+        self.step(context.batch_order.first_sizes()[comm.rank], averaged=True)
 
     def step(self, samples: int, *, averaged: bool = False) -> StepSeconds:
         """One step of the train loop on noise, once all ranks are here."""

@@ -209,9 +209,6 @@ def test_the_scale_grows_after_steps_that_were_not_left_out():
         ("ddp", {"hook": "powersgd"}, {"precision": "fp16"}, r"fp16: strategy.hook=powersgd remembers"),
         ("ddp", {}, {"precision": "tf32", "launcher": {"name": "simulated"}}, r"tf32: .* take fp32"),
         ("ddp", {}, {"precision": "bf17"}, r"train.precision=bf17: unknown"),
-        ("ddp", {}, {"compile": True, "launcher": {"name": "simulated"}}, r"compile=true: the virtual clock"),
-        ("ddp", {}, {"compile": True, "accumulate": 2}, r"compile=true: with train.accumulate=2"),
-        ("heterogeneous", {}, {"compile": True}, r"compile=true: strategy=heterogeneous changes the sizes"),
     ],
 )
 def test_what_cannot_be_is_refused_before_a_process_starts(
