@@ -59,21 +59,6 @@ def test_transfers_by_hand(transfers: list[Transfer], expected: list[int]):
     assert ends(FairLinks(), *transfers) == expected
 
 
-starts_and_times = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 200)), min_size=1, max_size=12)
-
-
-@given(starts_and_times)
-def test_one_link_does_all_the_work_and_is_never_idle_with_work_left(drawn: list[tuple[int, int]]):
-    """Fair or not: the last end is that of one queue, whatever the order inside."""
-    queue = sorted(drawn)
-    busy_until = 0
-    for start, took in queue:
-        busy_until = max(busy_until, start) + took
-    transfers = [(start, took, "a") for start, took in queue]
-    assert max(ends(FifoLinks(), *transfers)) == busy_until
-    assert abs(max(ends(FairLinks(), *transfers)) - busy_until) <= 1
-
-
 def test_fifo_serves_in_the_order_of_entering_and_waits_for_all_its_links():
     transfers = [(0, 100, "a"), (10, 50, "b"), (20, 10, "ab"), (30, 10, "b"), (300, 10, "a")]
     assert ends(FifoLinks(), *transfers) == [100, 60, 110, 120, 310]
