@@ -35,26 +35,18 @@ def done_sum(tensor: Tensor) -> Summed:
 class TorchWork(Work):
     """A started collective of `torch.distributed`, which counts waiting and notes its end without polling.
 
-    `copy`: what stands in for `output` on the host, or `output` itself. `stamp`: note the completion by a
-    callback.
+    `copy`: what stands in for the operation's output on the host, or the output itself.
     """
 
     def __init__(
-        self,
-        comm: "TorchCommunicator",
-        work: dist.Work,
-        key: int,
-        name: str,
-        *,
-        stamp: bool,
-        output: Tensor,
-        copy: Tensor,
+        self, comm: "TorchCommunicator", work: dist.Work, op: Operation, key: int, copy: Tensor
     ) -> None:
-        self._comm, self._work, self._output, self._copy = comm, work, output, copy
-        self.key, self.name, self.launched = key, name, comm.now()
+        self._comm, self._work, self._output, self._copy = comm, work, op.output, copy
+        self.key, self.name, self.launched = key, str(op), comm.now()
         self._completed: int | None = None
         self._waited = False
-        if stamp:
+        # A blocking call knows its end by itself; gloo's reduce_scatter has no future to tell it.
+        if op.async_op and op.verb != "reduce_scatter":
             work.get_future().add_done_callback(self._stamp)
 
     def wait(self) -> None:
@@ -282,26 +274,14 @@ class TorchCommunicator(CountedCommunicator):
         # Training does not wait for what a helper thread starts: its stamps would be compared with nothing.
         is_training = threading.get_ident() == self.thread
         key = self.traffic.launch(op.channel, op.members, self.now()) if is_training else 0
-        name = str(op)
         if self._waits_on_device and op.channel != "control" and op.verb != "barrier":
+            tensors = [op.tensor, op.output]
             return self._on_device(
-                name,
-                (op.channel, op.members),
-                [op.tensor, op.output],
-                lambda: [self._start(op, op.tensor, op.output)],
+                str(op), (op.channel, op.members), tensors, lambda: [self._start(op, *tensors)]
             )
         output = self._here(op.output)
         tensor = output if op.tensor is op.output else self._here(op.tensor)
-        return TorchWork(
-            self,
-            self._start(op, tensor, output),
-            key,
-            name,
-            # A blocking call knows its end by itself; gloo's reduce_scatter has no future to tell it.
-            stamp=op.async_op and op.verb != "reduce_scatter",
-            output=op.output,
-            copy=output,
-        )
+        return TorchWork(self, self._start(op, tensor, output), op, key, output)
 
     def _start(self, op: Operation, tensor: Tensor, output: Tensor) -> Any:
         """Call `torch.distributed` with `tensor` and `output`, which may be copies of those of `op`."""
