@@ -25,29 +25,28 @@ from .traffic import CountedCommunicator, Traffic
 Summed = torch.futures.Future[Tensor]
 
 
+def done_sum(tensor: Tensor) -> Summed:
+    """A future that holds `tensor` already."""
+    done: Summed = torch.futures.Future()
+    done.set_result(tensor)
+    return done
+
+
 class TorchWork(Work):
     """A started collective of `torch.distributed`, which counts waiting and notes its end without polling.
 
-    `copy`: what stands in for `output` on the host, or `output` itself. `stamp`: note the completion by a
-    callback.
+    `copy`: what stands in for the operation's output on the host, or the output itself.
     """
 
     def __init__(
-        self,
-        comm: "TorchCommunicator",
-        work: dist.Work,
-        key: int,
-        name: str,
-        *,
-        stamp: bool,
-        output: Tensor,
-        copy: Tensor,
+        self, comm: "TorchCommunicator", work: dist.Work, op: Operation, key: int, copy: Tensor
     ) -> None:
-        self._comm, self._work, self._output, self._copy = comm, work, output, copy
-        self.key, self.name, self.launched = key, name, comm.now()
+        self._comm, self._work, self._output, self._copy = comm, work, op.output, copy
+        self.key, self.name, self.launched = key, str(op), comm.now()
         self._completed: int | None = None
         self._waited = False
-        if stamp:
+        # A blocking call knows its end by itself; gloo's reduce_scatter has no future to tell it.
+        if op.async_op and op.verb != "reduce_scatter":
             work.get_future().add_done_callback(self._stamp)
 
     def wait(self) -> None:
@@ -95,8 +94,6 @@ class TorchCommunicator(CountedCommunicator):
     """One rank's process groups: one per channel and group of ranks, made on all ranks in the same order.
 
     Args:
-        topology: the placement of ranks on nodes.
-        rank: this rank.
         store: the rendezvous of exactly the ranks of this run.
         device: where tensors of the gradients and parameters channels live; `control` is always gloo on the
             CPU.
@@ -148,26 +145,21 @@ class TorchCommunicator(CountedCommunicator):
     def lines(self) -> list[tuple[Channel, tuple[int, ...]]]:
         """Every channel with each of its groups of two or more ranks; alike on all ranks."""
         topology = self.topology
-        groups = [topology.members(WORLD, 0), *(topology.on_node(node) for node in range(topology.nodes))]
+        groups = [topology.members(WORLD, 0), *map(topology.on_node, range(topology.nodes))]
         peer_groups = [topology.members(peers(q), 0) for q in range(max(topology.ranks_of_nodes))]
-        of_channel: dict[Channel, list[tuple[int, ...]]] = {
-            "gradients": groups + peer_groups,
-            "parameters": groups + peer_groups,
-            "control": groups,
-        }
+        channels: tuple[Channel, ...] = ("gradients", "parameters", "control")
         return [
             (channel, members)
-            for channel, groups_of_channel in of_channel.items()
-            for members in dict.fromkeys(groups_of_channel)
+            for channel in channels
+            for members in dict.fromkeys(groups if channel == "control" else groups + peer_groups)
             if len(members) > 1
         ]
 
     def warm_up(self) -> None:
         """One dummy collective on every group, so that connections exist before the first one that counts."""
-        for (channel, members), group in self._groups.items():
-            if self.rank in members:
-                device = self.device if channel != "control" and self.backend == "nccl" else "cpu"
-                dist.all_reduce(torch.zeros(1, device=device), group=group)
+        for (channel, _), group in self._groups.items():
+            device = self.device if channel != "control" and self.backend == "nccl" else "cpu"
+            dist.all_reduce(torch.zeros(1, device=device), group=group)
 
     @contextmanager
     def unshaped(self, interface: str | None) -> Iterator[Callable[[Tensor], None]]:
@@ -195,8 +187,6 @@ class TorchCommunicator(CountedCommunicator):
 
     def in_flight(self) -> str:
         """The operation that this rank's GPU is at, "" if none; never waits. For another thread to call."""
-        if self.host_waits:
-            return ""
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)  # a thread begins on the first GPU and would fill memory there
         return self._in_flight.oldest()
@@ -223,13 +213,6 @@ class TorchCommunicator(CountedCommunicator):
                 shared_memory.drop_name(address)
         os.close(descriptor)
         return memory
-
-    def broadcast_text(self, text: str, group: Group) -> str:
-        """The first member's text of at most 256 bytes."""
-        message = torch.zeros(256, dtype=torch.uint8)
-        message[: len(text)] = torch.tensor(list(text.encode()), dtype=torch.uint8)
-        self.broadcast(message, 0, group, channel="control").wait()
-        return bytes(message.tolist()).rstrip(b"\0").decode()
 
     def now(self) -> int:
         return time.monotonic_ns()
@@ -259,9 +242,7 @@ class TorchCommunicator(CountedCommunicator):
         """
         members = self.members(group)
         if len(members) == 1:
-            done: Summed = torch.futures.Future()
-            done.set_result(tensor)
-            return done
+            return done_sum(tensor)
         here = self._here(tensor)
         op = Operation("all_reduce", tensor, here, group, members, "gradients", async_op=True)
         self.traffic.count(op.verb, op.channel, members, op.payload_bytes)
@@ -293,26 +274,14 @@ class TorchCommunicator(CountedCommunicator):
         # Training does not wait for what a helper thread starts: its stamps would be compared with nothing.
         is_training = threading.get_ident() == self.thread
         key = self.traffic.launch(op.channel, op.members, self.now()) if is_training else 0
-        name = str(op)
         if self._waits_on_device and op.channel != "control" and op.verb != "barrier":
+            tensors = [op.tensor, op.output]
             return self._on_device(
-                name,
-                (op.channel, op.members),
-                [op.tensor, op.output],
-                lambda: [self._start(op, op.tensor, op.output)],
+                str(op), (op.channel, op.members), tensors, lambda: [self._start(op, *tensors)]
             )
         output = self._here(op.output)
         tensor = output if op.tensor is op.output else self._here(op.tensor)
-        return TorchWork(
-            self,
-            self._start(op, tensor, output),
-            key,
-            name,
-            # A blocking call knows its end by itself; gloo's reduce_scatter has no future to tell it.
-            stamp=op.async_op and op.verb != "reduce_scatter",
-            output=op.output,
-            copy=output,
-        )
+        return TorchWork(self, self._start(op, tensor, output), op, key, output)
 
     def _start(self, op: Operation, tensor: Tensor, output: Tensor) -> Any:
         """Call `torch.distributed` with `tensor` and `output`, which may be copies of those of `op`."""

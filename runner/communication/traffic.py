@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...strategies.communicator import Communicator, Link
-from ...strategies.topology import WORLD, Topology
+from ...strategies.topology import WORLD, Group, Topology
 
 LINKS = ("intra", "inter")
 
@@ -29,15 +29,9 @@ class Blocked(NamedTuple):
     booked: str
 
 
-class Way(NamedTuple):
-    """A group as one member sees it: the class of its links, that of the link to the member's successor, the
-    member's place, and the number of members."""
-
-    link: str
-    hop: str
-    place: int
-    members: int
-
+Way = tuple[str, str, int, int]
+"""A group as one member sees it: the class of its links, that of the link to the member's successor, the
+member's place, and the number of members."""
 
 Call = tuple[str, str, Way, int, int, bool]
 """verb, channel, way, payload bytes, source, whether in training"""
@@ -107,12 +101,8 @@ class Traffic:
             return cached[0]
         place = members.index(self.rank)
         successor = members[(place + 1) % len(members)]
-        way = Way(
-            LINKS[self.topology.spans_nodes(members)],
-            LINKS[self.topology.spans_nodes((self.rank, successor))],
-            place,
-            len(members),
-        )
+        link, hop = (LINKS[self.topology.spans_nodes(group)] for group in (members, (self.rank, successor)))
+        way = link, hop, place, len(members)
         if len(members) > 2:
             self._ways[id(members)] = (way, members)
         return way
@@ -160,14 +150,15 @@ class Traffic:
     def _book(self) -> None:
         alike, self._alike = self._alike, Counter()
         for (verb, channel, way, payload, source, training), times in alike.items():
+            link, hop, place, members = way
             self._verbs[f"{channel}.{verb}"] += times
             if channel != "control":
-                self._sizes.add((way.link, payload))
+                self._sizes.add((link, payload))
             if channel != "control" and training:
-                self._calls[way.link] += times
-                self._payload_bytes[way.link] += times * payload
-                distance = (way.place - source) % way.members
-                self._ring_bytes[way.hop] += times * ring_bytes(verb, way.members, payload, distance)
+                self._calls[link] += times
+                self._payload_bytes[link] += times * payload
+                sent = ring_bytes(verb, members, payload, (place - source) % members)
+                self._ring_bytes[hop] += times * sent
 
     def block(self, key: int, entered: int, left: int, waited: int | None = None) -> None:
         """Count that this rank waited from `entered` to `left` in the collective `key` (-1: a message).
@@ -273,6 +264,13 @@ class CountedCommunicator(Communicator):
         padded[: len(text)] = text
         pieces = self.gather(padded).numpy()
         return [json.loads(piece[:length].tobytes()) for piece, length in zip(pieces, lengths, strict=True)]
+
+    def broadcast_text(self, text: str, group: Group) -> str:
+        """The first member's text of at most 256 bytes."""
+        message = torch.zeros(256, dtype=torch.uint8)
+        message[: len(text)] = torch.tensor(list(text.encode()), dtype=torch.uint8)
+        self.broadcast(message, 0, group, channel="control").wait()
+        return bytes(message.tolist()).rstrip(b"\0").decode()
 
     @contextmanager
     def summing(self, link: Link) -> Iterator[None]:

@@ -99,33 +99,6 @@ def check_precision(run: RunParts) -> None:
         )
 
 
-def check_compile(run: RunParts) -> None:
-    """`train.compile` is for real devices and for batches of one size, in one part."""
-    if not run.train.compile:
-        return
-    if run.launcher.virtual:
-        raise ConfigError(
-            "train.compile=true: the virtual clock has step times from cluster.device, and compiling changes "
-            "none of them; it is for real processes (launcher=local, slurm, torchrun)"
-        )
-    if run.cluster.device.paces:
-        raise ConfigError(
-            "train.compile=true: devices are slowed down between a model's layers, and a compiled model has "
-            "none; take train.compile=false, or the real device (cluster=laptop)"
-        )
-    if run.train.accumulate > 1:
-        raise ConfigError(
-            f"train.compile=true: with train.accumulate={run.train.accumulate} the last part of a batch "
-            "would run the others' code, which gives no gradient before the end of backward; take one of "
-            "the two"
-        )
-    if run.strategy_class.shares is not Strategy.shares:
-        raise ConfigError(
-            f"train.compile=true: strategy={run.strategy_name} changes the sizes of batches, and each new "
-            "one would be compiled in training time; take train.compile=false"
-        )
-
-
 def check_schedule(run: RunParts) -> None:
     """A schedule that reads the loss of each epoch needs epochs that all ranks have in common."""
     if run.schedule.reads_epoch_loss and issubclass(run.strategy_class, AsynchronousStrategy):
@@ -283,7 +256,6 @@ CHECKS: tuple[Callable[[RunParts], None], ...] = (
     check_batch_of_ranks,
     check_timing_only,
     check_precision,
-    check_compile,
     check_schedule,
     check_sized_model,
     check_cluster,

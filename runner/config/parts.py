@@ -53,7 +53,6 @@ class TrainConfig:
     checkpoint_every_samples: int | str | None = "auto"
     precision: str = "fp32"
     channels_last: bool = False
-    compile: bool = False
     clip_norm: float | None = None
     label_smoothing: float = 0.0
     accumulate: int = 1

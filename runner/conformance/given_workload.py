@@ -141,8 +141,8 @@ class GivenOrder(BatchOrder):
     def upcoming(self, progress: Progress) -> Iterator[tuple[Place, Tensor]]:
         raise NotImplementedError("batches are given, not drawn from a data set")
 
-    def extremes(self) -> list[tuple[int, ...]]:
-        return [self.data.sizes(0), self.data.sizes(self.steps_per_epoch - 1)]
+    def first_sizes(self) -> tuple[int, ...]:
+        return self.data.sizes(0)
 
     def counted(self, sizes: tuple[int, ...]) -> int:
         return sizes[self.rank] if self.independent else sum(sizes)

@@ -139,7 +139,6 @@ class SummaryRow(RecordRow):
     loss_scaling: dict[str, Any] = ABSENT
     gpu_memory: dict[str, list[int | None]] = ABSENT
     untimed: list[str] = ABSENT
-    compile_s: float = ABSENT
     reader: dict[str, Any] = ABSENT
     run_queue_share: float | None = ABSENT
     labels: list[str]

@@ -230,7 +230,7 @@ class Evaluator:
         if context.metrics is not None:
             context.metrics.write(row)
         shown = {name: row[name] for name in judged_by(context)}
-        context.listener.progress(loss=row["train_loss"], samples_per_s=row["samples_per_s"], **shown)
+        context.report(loss=row["train_loss"], samples_per_s=row["samples_per_s"], **shown)
         if row["reached"] and account.target_step is None:
             account.target_step = row["step"]
         return row

@@ -18,17 +18,17 @@ from ...datasets.packed.readers import Counters, CounterTally
 from ...datasets.packed.record_order import Epoch, Stretch, steps
 from ...datasets.sampler import Sampler
 from ...datasets.transforms import epoch_key
-from ...strategies.communicator import Communicator
 from ...strategies.errors import ConfigError, MachineError
 from ...strategies.progress import Progress
 from ...strategies.topology import NODE
+from ..communication.traffic import CountedCommunicator
 from ..config.reader_config import PackedReader
 from ..machine import page_cache
 from .batch_order import GlobalOrder, Place
 from .loader import Images, Loader
 from .packed_set import PackedSet
 
-_MESSAGE_BYTES, _KEY_BYTES = 256, 16
+_KEY_BYTES = 16
 
 
 class ReaderOrder(GlobalOrder):
@@ -101,23 +101,20 @@ class NodeConnections:
     ranks of the node make it together.
     """
 
-    def __init__(self, comm: Communicator) -> None:
+    def __init__(self, comm: CountedCommunicator) -> None:
         self._members = comm.topology.ranks_of_nodes[comm.node]
         self._place = comm.local_rank
         self._listener: Listener | None = None
-        message = torch.zeros(_MESSAGE_BYTES, dtype=torch.uint8)
+        text = ""
         if self._place == 0:
             key = secrets.token_bytes(_KEY_BYTES)
             # On Linux the address is abstract and leaves no file; elsewhere the library makes a file.
             address = f"\0daso-bench-{secrets.token_hex(16)}" if sys.platform == "linux" else None
             self._listener = Listener(address, family="AF_UNIX", backlog=self._members, authkey=key)
-            content = key + (address or str(self._listener.address)).encode()
-            message[: len(content)] = torch.tensor(list(content), dtype=torch.uint8)
+            text = key.hex() + (address or str(self._listener.address))
         if self._members > 1:
-            comm.broadcast(message, 0, NODE, channel="control").wait()
-        received = bytes(message.tolist())
-        # An abstract address begins with a zero byte; zero bytes at the end are padding.
-        self._key, self._address = received[:_KEY_BYTES], received[_KEY_BYTES:].rstrip(b"\0").decode()
+            text = comm.broadcast_text(text, NODE)
+        self._key, self._address = bytes.fromhex(text[: 2 * _KEY_BYTES]), text[2 * _KEY_BYTES :]
 
     def open(self) -> tuple[list[Connection], Connection]:
         """A new connection for each rank of the node: the first rank's ends (else none), and this rank's.
@@ -148,7 +145,7 @@ class PackedLoader(Loader):
     the first batch that is requested: the wait for that batch is training time.
     """
 
-    def __init__(self, batch_order: ReaderOrder, samples: Any, seed: int, comm: Communicator) -> None:
+    def __init__(self, batch_order: ReaderOrder, samples: Any, seed: int, comm: CountedCommunicator) -> None:
         super().__init__(samples, batch_order, seed)
         self._batch_order, self._comm = batch_order, comm
         self._shared = batch_order.reader.by_node and comm.topology.ranks_of_nodes[comm.node] > 1

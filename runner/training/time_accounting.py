@@ -17,11 +17,10 @@ from ..machine import gpu_facts, page_cache
 from ..records.json_lines import best, crossing
 from .clock import PARTS, by_device
 from .context import TrainContext
-from .packed_loader import ReaderOrder
 from .precision import LossScaler
 
 MUCH_LEFT_OUT = 0.01  # of steps
-MUCH_DATA, MOSTLY = 0.1, 0.5  # of training time; of the time for data
+MUCH_DATA = 0.1  # of training time
 INPUT_BOUND = f"input-bound: more than {MUCH_DATA:.0%} of training time for data"
 
 
@@ -205,15 +204,15 @@ class TimeAccounting:
 
     def _input_bound(self, reader: dict[str, Any]) -> list[str]:
         """A label where much of the training time was spent on data. reader: from `_reader`."""
-        parts, batch_order = self.account.parts_ns, self.context.batch_order
+        parts = self.account.parts_ns
         if parts["data"] <= MUCH_DATA * sum(parts.values()):
             return []
-        if not reader:
-            virtual = order_alone(self.context.config.launcher) is not None
-            return [f"{INPUT_BOUND} ({'cluster.device' if virtual else 'launcher.loader_workers'})"]
-        assert isinstance(batch_order, ReaderOrder), "a file is read"
-        waited_s = reader["reader"]["waited_s"] / self.context.comm.topology.ranks
-        return [_input_bound_by(batch_order.set.codec.work, parts["data"] / 1e9, waited_s)]
+        if reader:
+            waited_s = reader["reader"]["waited_s"] / self.context.comm.topology.ranks
+            waited = min(1.0, waited_s / (parts["data"] / 1e9))
+            return [f"{INPUT_BOUND} ({waited:.0%} of it waiting for the reader, the rest work of the rank)"]
+        virtual = order_alone(self.context.config.launcher) is not None
+        return [f"{INPUT_BOUND} ({'cluster.device' if virtual else 'launcher.loader_workers'})"]
 
     def _of_callbacks(self, *, finished: bool) -> dict[str, Any]:
         """The fields of the callbacks; they come last because callbacks may communicate."""
@@ -272,17 +271,3 @@ def judged_by(context: TrainContext) -> list[str]:
     metric, task = context.config.train.target_metric, context.task
     further = [metric] if metric in task.metrics and metric not in (task.headline, "loss") else []
     return [task.headline, *further]
-
-
-def _input_bound_by(work: str, data_s: float, waited_s: float) -> str:
-    """The label of a run that reads a packed file, by where most of its data time was spent.
-
-    data_s: mean over ranks. waited_s: the part of it spent waiting for the reader. work: the rank's own work,
-    in words.
-    """
-    waited = min(1.0, waited_s / data_s)
-    if waited >= MOSTLY:
-        return f"{INPUT_BOUND} ({waited:.0%} of it waiting for the reader: reader.prefetch_batches, the disk)"
-    return (
-        f"{INPUT_BOUND} ({1 - waited:.0%} of it {work} in the rank itself, which no key of reader shortens)"
-    )

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ...strategies.gradients import DEFAULT_BUCKET_MIB, Pipeline
 from ...strategies.replica import Batch, Replica, StepTimes
 from ..communication.cuda_timing import DelayedFlag, Mark, StepTimings
-from ..communication.torch_communicator import GradBucket, TorchCommunicator
+from ..communication.torch_communicator import GradBucket, Summed, TorchCommunicator, done_sum
 from .device_model import Device
 from .precision import LossScaler, outputs_of
 from .slow_device import Padding
@@ -303,7 +303,7 @@ class TorchReplica(Replica):
         ddp.register_comm_hook(self, _hook)
         self._module, self._with_loss.reached = ddp, self.parameters.tensors
 
-    def launch_bucket(self, bucket: GradBucket) -> "torch.futures.Future[Tensor]":
+    def launch_bucket(self, bucket: GradBucket) -> Summed:
         """The communication hook: sum a bucket whose gradients are complete, during the backward pass."""
         if bucket.is_last():
             self._computed_here()
@@ -311,9 +311,7 @@ class TorchReplica(Replica):
         with nullcontext() if self.padding is None else self.padding.excluded():
             return self.sum_bucket(bucket.buffer(), shapes, last=bucket.is_last())
 
-    def sum_bucket(
-        self, buffer: Tensor, shapes: Sequence[tuple[int, ...]], *, last: bool
-    ) -> "torch.futures.Future[Tensor]":
+    def sum_bucket(self, buffer: Tensor, shapes: Sequence[tuple[int, ...]], *, last: bool) -> Summed:
         """Start the sum of the next bucket of this step over the group; the future holds it.
 
         A `Reduction` runs on a helper thread, its buckets in a `Pipeline`: sums are complete at the latest
@@ -323,7 +321,7 @@ class TorchReplica(Replica):
         index, self._bucket = self._bucket, self._bucket + 1
         group, reduction = self.averaging.group, self.averaging.reduction
         if len(self._members) < 2 or group is None:
-            return _done(buffer)
+            return done_sum(buffer)
         if self._bucket_weight != 1:
             buffer.mul_(self._bucket_weight)
         if self._blank:
@@ -336,9 +334,7 @@ class TorchReplica(Replica):
             self._stream = torch.cuda.Stream(buffer.device) if buffer.is_cuda else None
         stream = self._stream
         ready = None if stream is None else torch.cuda.current_stream(buffer.device).record_event()
-        future: torch.futures.Future[Tensor] = torch.futures.Future(
-            devices=None if stream is None else [buffer.device]
-        )
+        future: Summed = torch.futures.Future(devices=None if stream is None else [buffer.device])
 
         def work() -> None:
             with torch.cuda.stream(stream):  # None: changes nothing
@@ -391,12 +387,6 @@ class TorchReplica(Replica):
     def _event(self) -> torch.cuda.Event:
         """A new event, not recorded yet."""
         return torch.cuda.Event(enable_timing=True)
-
-
-def _done(value: Tensor) -> "torch.futures.Future[Tensor]":
-    done: torch.futures.Future[Tensor] = torch.futures.Future()
-    done.set_result(value)
-    return done
 
 
 def _buckets(gradients: Sequence[Tensor], size: float) -> list[list[Tensor]]:

@@ -159,7 +159,7 @@ class Trainer:
 
     def _report_progress(self) -> None:
         names = ("step", "steps", "epoch", "epochs", "samples")
-        self.context.listener.progress(**{name: getattr(self.context.progress, name) for name in names})
+        self.context.report(**{name: getattr(self.context.progress, name) for name in names})
 
     def _close_step(self, last: bool) -> None:
         """Evaluate where the step's marks are not done yet, and end the run after its last step."""
@@ -235,13 +235,13 @@ class Trainer:
         return (self.accounting.account.train_ns + here) / 1e9 > limit
 
     def _requests_stop(self) -> bool:
-        return self.context.listener.interrupted() is not None or self._out_of_time()
+        return self.context.interrupted() or self._out_of_time()
 
     def _handle_stop_request(self) -> bool:
         """Find out why some rank requests a stop; all ranks call it. True if the run ends here."""
         flags = [
             not bool(self.context.state.losses.of_run.isfinite()),
-            self.context.listener.interrupted() is not None,
+            self.context.interrupted(),
             self._out_of_time(),
             is_lost(self.context.replica.scaler),
         ]

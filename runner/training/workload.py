@@ -9,8 +9,8 @@ from ...datasets.data import Data
 from ...datasets.sampler import Sampler
 from ...models.spec import InputSpec
 from ...strategies.asynchronous import AsynchronousStrategy
-from ...strategies.communicator import Communicator
 from ...strategies.seeds import derive
+from ..communication.traffic import CountedCommunicator
 from ..config.checks import check_batch_norm
 from ..config.model_building import build, normalises
 from ..config.reader_config import PackedReader
@@ -41,7 +41,7 @@ class Workload:
 def workload_of(
     config: RunConfig,
     data: Data,
-    comm: Communicator,
+    comm: CountedCommunicator,
     device: torch.device,
     *,
     packed: PackedSet | None = None,
@@ -103,7 +103,7 @@ def _model(config: RunConfig, data: Data, rank: int, device: torch.device) -> nn
 
 
 def _batch_order(
-    config: RunConfig, sampler: Sampler, comm: Communicator, packed: PackedSet | None
+    config: RunConfig, sampler: Sampler, comm: CountedCommunicator, packed: PackedSet | None
 ) -> BatchOrder:
     topology, rank = comm.topology, comm.rank
     if isinstance(config.reader, PackedReader):
@@ -119,7 +119,7 @@ def _loader(
     config: RunConfig,
     data: Data,
     batch_order: BatchOrder,
-    comm: Communicator,
+    comm: CountedCommunicator,
     device: torch.device,
     *,
     reads: bool,

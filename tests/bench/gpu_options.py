@@ -23,7 +23,6 @@ FEWEST_BLOCKS = 5
 FEWEST_STEPS = 4  # of a run: two before it is stopped and two after it is resumed
 SMALL = "small_cnn"
 STALL_S = 40.0  # without progress of any rank, a run is given up: long for a step, short for the bench
-COMPILE_S = 150.0  # the same where a model is compiled meanwhile
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 from figures import Figure
-from gpu_options import COMPILE_S, STALL_S, Options, Time, TimeUp, cluster_of, in_words
+from gpu_options import Options, Time, TimeUp, cluster_of, in_words
 from processes import configuration, reported
 
 from daso_bench.datasets.digits import Digits
@@ -78,18 +78,14 @@ def function(options: Options, time_left: Time) -> Iterator[Figure]:
         "fp16": (one, {"precision": "fp16"}),
     }
     if options.device == "cuda":
-        ways |= {
-            "tf32": (one, {"precision": "tf32"}),
-            "compiled": (one, {"compile": True, "precision": "bf16"}),
-        }
+        ways["tf32"] = one, {"precision": "tf32"}
     for name, (cluster, train) in ways.items():
         config = run_of(Arm(name="ddp", kind=DDP), cluster, steps)
         config = replace(config, train=replace(config.train, channels_last=True, **train))
-        stall_s = COMPILE_S if config.train.compile else STALL_S
         yield judged(
             f"runs_{name}",
             f"{cluster.ranks} rank(s), {train}, {steps} steps",
-            lambda config=config, stall_s=stall_s: time_left.outcome_of(config, stall_s=stall_s),
+            lambda config=config: time_left.outcome_of(config),
         )
 
 

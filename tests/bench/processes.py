@@ -22,7 +22,7 @@ from daso_bench.runner.launch.rank import meet
 from daso_bench.runner.launch.supervisor import Event
 from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 from daso_bench.runner.simulation.simulated_world import Recorded
-from daso_bench.runner.training.context import Backend, Listener, Nobody, TrainContext
+from daso_bench.runner.training.context import Backend, Listener, TrainContext
 from daso_bench.runner.training.torch_replica import TorchReplica
 from daso_bench.strategies.ddp import DDP
 
@@ -104,4 +104,4 @@ def context_of(
     """A rank's session, whose records are kept in memory."""
     world = Backend("bench", comm, lambda model, loss: replica(model, loss, comm), comm.device, True)
     metrics = Recorded() if comm.rank == 0 else None
-    return TrainContext(config, world, config.dataset.load(), Recorded(), metrics, listener or Nobody())
+    return TrainContext(config, world, config.dataset.load(), Recorded(), metrics, listener)

@@ -11,8 +11,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from torch.nn.parallel import DistributedDataParallel
 
 from daso_bench.runner.communication.torch_communicator import GradBucket, TorchCommunicator
+from daso_bench.runner.training.context import undone_step
 from daso_bench.runner.training.torch_replica import TorchReplica
-from daso_bench.runner.training.warm_up import undone_step
 from daso_bench.strategies.communicator import Communicator
 from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.gradients import Reduction

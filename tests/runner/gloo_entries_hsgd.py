@@ -15,8 +15,8 @@ from daso_bench.runner.communication.link_costs import AlphaBeta
 from daso_bench.runner.communication.modelled_network import ModelledCommunicator
 from daso_bench.runner.communication.torch_communicator import TorchCommunicator
 from daso_bench.runner.machine import shared_memory
+from daso_bench.runner.training.context import undone_step
 from daso_bench.runner.training.torch_replica import TorchReplica
-from daso_bench.runner.training.warm_up import undone_step
 from daso_bench.strategies.errors import MachineError
 from daso_bench.strategies.hsgd import HSGD, HSGDConfig
 from daso_bench.strategies.progress import Progress

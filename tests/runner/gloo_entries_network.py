@@ -17,9 +17,9 @@ from daso_bench.runner.communication.link_costs import ClusterNetwork
 from daso_bench.runner.communication.modelled_network import HeldWork, ModelledCommunicator
 from daso_bench.runner.communication.torch_communicator import TorchCommunicator
 from daso_bench.runner.config.cluster import LinkConfig, LinksConfig
+from daso_bench.runner.training.context import undone_step
 from daso_bench.runner.training.device_model import Device
 from daso_bench.runner.training.torch_replica import TorchReplica
-from daso_bench.runner.training.warm_up import undone_step
 from daso_bench.strategies.communicator import Work
 from daso_bench.strategies.gradients import Pipeline
 from daso_bench.strategies.reductions import Hierarchical, Sliced

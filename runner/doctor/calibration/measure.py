@@ -30,7 +30,7 @@ from ...launch.rank import SupervisorLink
 from ...records.json_lines import read_json
 from ...simulation import timing_only
 from ...simulation.simulated_world import Recorded
-from ...training.context import Backend, Nobody, TrainContext
+from ...training.context import Backend, TrainContext
 from ...training.precision import DTYPES
 from ...training.torch_replica import TorchReplica
 from ...training.trainer import Trainer
@@ -204,7 +204,7 @@ class Rig:
         self._noise: dict[int, tuple[Tensor, Tensor]] = {}
         config = _endless(config)
         real = Backend("calibrate", comm, self._replica, comm.device, common_clock=True)
-        context = TrainContext(config, real, config.dataset.load(), Recorded(), None, Nobody())
+        context = TrainContext(config, real, config.dataset.load(), Recorded(), None)
         self._loop = Trainer(context)
         context.prepare()
         self._loop.begin(None)
@@ -213,7 +213,7 @@ class Rig:
         averaging = context.replica.averaging
         self._averaging = {True: averaging, False: dataclasses.replace(averaging, group=None)}
         # DDP rebuilds its buckets, with all ranks, in the second forward pass of its life.
-        self.step(context.batch_order.extremes()[0][comm.rank], averaged=True)
+        self.step(context.batch_order.first_sizes()[comm.rank], averaged=True)
 
     def step(self, samples: int, *, averaged: bool = False) -> StepSeconds:
         """One step of the train loop on noise, once all ranks are here."""

@@ -144,7 +144,7 @@ class ValidityChecks(Callback):
         Raises MachineError with the nearest that this machine can do, where the run is to be refused.
         """
         self._padding = replica.padding
-        samples = batch_order.extremes()[0][self._comm.rank]
+        samples = batch_order.first_sizes()[self._comm.rank]
         step_s = self._step(replica, samples)
         self._pause_s = min(step_s, LONGEST_PAUSE_S)
         if self._links_are_shaped():

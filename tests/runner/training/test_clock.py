@@ -48,14 +48,14 @@ def test_segments_are_exclusive_and_cover_all(hands: Hands, traffic: Traffic):
 
 
 def test_pauses_of_training_are_told_once_each_and_writing_a_log_is_none(hands: Hands, traffic: Traffic):
-    clock, told = Clock(hands, traffic), []
-    clock.on_training = told.append
+    clock, calls = Clock(hands, traffic), []
+    clock.on_training = calls.append
     for segment in ("train", "log", "train", "make_model", "eval", "log", "train"):
         clock.enter(segment)
-    assert told == [True, False, True], "an inline evaluation, then its row, then training goes on"
+    assert calls == [True, False, True], "an inline evaluation, then its row, then training goes on"
     for segment in ("log", "eval", "log", "checkpoint", "train", "checkpoint", "log", "other"):
         clock.enter(segment)
-    assert told == [True, False, True, False, True, False]
+    assert calls == [True, False, True, False, True, False]
 
 
 def test_startup_counts_from_the_birth_of_the_process(hands: Hands, traffic: Traffic):

@@ -1,6 +1,5 @@
 """Batches that are read are those by index in the reader's order, for ranks that share a reader too."""
 
-import math
 import re
 import threading
 import time
@@ -13,18 +12,15 @@ from typing import Any, cast
 import pytest
 import torch
 from runs import Blobs
-from torch import Tensor
 
-from daso_bench.datasets.packed.record_codec import codec_of
 from daso_bench.datasets.sampler import Sampler
+from daso_bench.runner.communication.traffic import CountedCommunicator
 from daso_bench.runner.config.reader_config import Block, ChunkedShuffle, NodeBatch, PackedReader, Strided
-from daso_bench.runner.machine import page_cache
 from daso_bench.runner.training.loader import Images, Loader
 from daso_bench.runner.training.packed_loader import PackedLoader, ReaderOrder
 from daso_bench.runner.training.packed_set import PackedSet, open_set, write_set
 from daso_bench.strategies.base import Shares
-from daso_bench.strategies.communicator import Communicator
-from daso_bench.strategies.errors import ConfigError, MachineError
+from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.progress import Progress
 from daso_bench.strategies.topology import Topology
 
@@ -45,7 +41,7 @@ class Together:
     """What the ranks of a node, as threads, say to each other."""
 
     def __init__(self, ranks: int) -> None:
-        self.barrier, self.said = threading.Barrier(ranks), torch.empty(0)
+        self.barrier, self.said = threading.Barrier(ranks), ""
 
 
 class Rank:
@@ -56,15 +52,11 @@ class Rank:
         self.node, self.local_rank = self.topology.node_of_rank[rank], self.topology.local_ranks[rank]
         self._together = node
 
-    def broadcast(self, tensor: Tensor, source: int, group: object, *, channel: str) -> "Rank":
-        if self.local_rank == source:
-            self._together.said = tensor
+    def broadcast_text(self, text: str, group: object) -> str:
+        if self.local_rank == 0:
+            self._together.said = text
         self._together.barrier.wait(20)
-        tensor.copy_(self._together.said)
-        return self
-
-    def wait(self) -> None:
-        return
+        return self._together.said
 
     def barrier(self, group: object) -> None:
         self._together.barrier.wait(20)
@@ -88,16 +80,16 @@ def walk(order: ReaderOrder, loader: Loader, changes: dict[int, Shares], start: 
     progress = Progress(EPOCHS, order.sampler.steps_per_epoch)
     progress.epoch, progress.batch = divmod(start, progress.steps_per_epoch)
     order.shares = next((changes[e] for e in range(progress.epoch, -1, -1) if e in changes), None)
-    found = []
+    loaded = []
     while progress.epoch < EPOCHS:
-        found.append(loader.next(progress))
+        loaded.append(loader.next(progress))
         if order.advance(progress):
             progress.epoch, progress.batch = progress.epoch + 1, 0
             if progress.epoch in changes:
                 order.shares = changes[progress.epoch]
                 loader.restart()
     loader.close()
-    return found
+    return loaded
 
 
 def of_rank(
@@ -110,11 +102,11 @@ def of_rank(
 
     samples = DATA.load().train
     reading = order()
-    loader = PackedLoader(reading, samples, 5, cast(Communicator, Rank(rank, node)))
+    loader = PackedLoader(reading, samples, 5, cast(CountedCommunicator, Rank(rank, node)))
     loader.on_prepared(None, None)
-    found = walk(reading, loader, changes, start)
+    loaded = walk(reading, loader, changes, start)
     by_index = order()
-    return found, walk(by_index, Loader(samples, by_index, 5), changes, start), loader
+    return loaded, walk(by_index, Loader(samples, by_index, 5), changes, start), loader
 
 
 def all_ranks(
@@ -141,42 +133,19 @@ def test_every_rank_reads_what_it_would_take_by_index(
     reader, opened = open_file(reader)
     ranks = all_ranks(reader, opened, changes, start)
     useful = 0
-    for found, expected, loader in ranks:
-        assert len(found) == len(expected) == EPOCHS * 5 - start
-        for ours, theirs in zip(found, expected, strict=True):
+    for loaded, expected, loader in ranks:
+        assert len(loaded) == len(expected) == EPOCHS * 5 - start
+        for ours, theirs in zip(loaded, expected, strict=True):
             assert torch.equal(ours[0], theirs[0])
             assert torch.equal(ours[1], theirs[1])
         counters = loader.counters()
         useful += counters.useful_bytes
-        assert counters.useful_bytes == sum(images.nbytes for images, _ in found)
+        assert counters.useful_bytes == sum(images.nbytes for images, _ in loaded)
         assert counters.waited_s > 0
         assert (counters.reads > 0) == (not reader.by_node or loader._comm.local_rank == 0)
     steps = EPOCHS * 5 - start
     assert useful == (96 * EPOCHS - (start // 5 * 96 + start % 5 * BATCH)) * 64
     assert steps == len(ranks[0][0])
-
-
-def test_an_image_is_changed_as_its_number_in_the_data_set_says(open_file: Any) -> None:
-    reader, opened = open_file(Block())
-    flipped = replace(DATA, augment="flip").load().train
-    opened = replace(opened, codec=codec_of(flipped))
-    orders = [ReaderOrder(Sampler(96, BATCH, 4, seed=1), 0, NODES, reader, opened, 9) for _ in range(2)]
-    reading = PackedLoader(orders[0], flipped, 5, cast(Communicator, Rank(0, Together(2))))
-    found = walk(orders[0], reading, {})
-    for ours, theirs in zip(found, walk(orders[1], Loader(flipped, orders[1], 5), {}), strict=True):
-        assert torch.equal(ours[0], theirs[0])
-    assert not torch.equal(found[0][0], found[5][0]), "the same samples, changed anew in the next epoch"
-    assert torch.equal(found[0][1], found[5][1])
-
-
-def test_node_batch_of_a_file_in_order_p_has_the_batches_of_p(open_file: Any) -> None:
-    reader, opened = open_file(NodeBatch())
-    batches = [found for found, _, _ in all_ranks(reader, opened)]
-    images = DATA.load().train
-    for step in range(5):
-        labels = torch.cat([rank[step][1] for rank in batches])
-        order = opened.order[step * BATCH : (step + 1) * BATCH]
-        assert torch.equal(labels, images.batch(order)[1])
 
 
 def test_chunked_shuffle_has_another_order_in_every_epoch_and_the_others_have_one(open_file: Any) -> None:
@@ -199,9 +168,9 @@ def test_chunks_of_which_there_are_few_a_node_are_refused_and_one_node_takes_any
         r"node has much the same samples in every epoch; take reader\.chunk_mib=\S+ or less$",
     ) as caught:
         ReaderOrder(sampler, 0, (1, 1, 1, 1), reader, opened, 9)
-    found = re.search(r"take reader\.chunk_mib=(\S+)", str(caught.value))
-    assert found is not None
-    fitting = replace(reader, chunk_mib=float(found[1]))
+    number = re.search(r"take reader\.chunk_mib=(\S+)", str(caught.value))
+    assert number is not None
+    fitting = replace(reader, chunk_mib=float(number[1]))
     order = ReaderOrder(sampler, 0, (1, 1, 1, 1), fitting, opened, 9)
     taken = [
         torch.cat([piece for (number, _), piece in order.upcoming(Progress(2, 5)) if number == epoch])
@@ -213,26 +182,12 @@ def test_chunks_of_which_there_are_few_a_node_are_refused_and_one_node_takes_any
         reader.check(opened.packed, 25)
 
 
-def test_layouts_that_deal_the_same_batches_have_one_digest(open_file: Any) -> None:
-    digests = {}
-    for reader in READERS:
-        reader, opened = open_file(reader)
-        for nodes in ((3, 1), (1, 1, 1, 1)):
-            order = ReaderOrder(Sampler(96, BATCH, 4, seed=1), 0, nodes, reader, opened, 9)
-            digests[reader.name, nodes] = order.digest(7)
-    assert (
-        len({digests[name, nodes] for name in ("strided", "node_batch") for nodes in ((3, 1), (1, 1, 1, 1))})
-        == 1
-    )
-    assert len(set(digests.values())) == 4, "block one, chunks of two and of four nodes"
-
-
 def test_the_reader_stands_still_while_training_pauses(
     open_file: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader, opened = open_file(Block(prefetch_batches=2))
     order = ReaderOrder(Sampler(96, BATCH, 4, seed=1), 3, NODES, reader, opened, 9)
-    loader = PackedLoader(order, DATA.load().train, 5, cast(Communicator, Rank(3, Together(1))))
+    loader = PackedLoader(order, DATA.load().train, 5, cast(CountedCommunicator, Rank(3, Together(1))))
     loader.on_prepared(None, None)
     progress = Progress(EPOCHS, 5)
 
@@ -259,7 +214,7 @@ def test_the_reader_stands_still_while_training_pauses(
 def of_one_rank(reader: PackedReader, opened: PackedSet) -> PackedLoader:
     """The loader of a rank that is a node by itself."""
     order = ReaderOrder(Sampler(96, BATCH, 4, seed=1), 3, NODES, reader, opened, 9)
-    loader = PackedLoader(order, DATA.load().train, 5, cast(Communicator, Rank(3, Together(1))))
+    loader = PackedLoader(order, DATA.load().train, 5, cast(CountedCommunicator, Rank(3, Together(1))))
     loader.on_prepared(None, None)
     loader.close()
     return loader
@@ -276,61 +231,10 @@ def test_the_cache_is_looked_at_before_training_and_made_as_it_is_asked_for(open
     assert (warm.still_cached, warm.lacking) == (1, 0)
 
 
-@pytest.mark.parametrize(
-    ("told", "keys", "lacking"),
-    [(0.3, {"cold": True}, 0.3), (0.3, {"warm": True}, 0.7), (0.3, {}, 0), (None, {"cold": True}, math.nan)],
-)
-def test_what_the_cache_lacks_is_kept_at_its_worst_of_all_attempts(
-    open_file: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    told: float | None,
-    keys: dict[str, bool],
-    lacking: float,
-) -> None:
-    for name in ("drop", "read_in", "cached"):
-        monkeypatch.setattr(page_cache, name, lambda path: told)
-    plain, opened = open_file(Block())
-    first = of_one_rank(replace(plain, **keys), opened)
-    assert first.lacking == pytest.approx(lacking, nan_ok=True)
-    for name in ("drop", "read_in"):
-        monkeypatch.setattr(page_cache, name, lambda path: float(bool(keys.get("warm"))))
-    again = of_one_rank(replace(plain, **keys), opened)
-    again.load_state_dict(first.state_dict(0))
-    assert again.lacking == pytest.approx(lacking, nan_ok=True)
-
-
-def test_a_damaged_record_ends_all_ranks_of_the_node_with_its_name(open_file: Any) -> None:
-    reader, opened = open_file(NodeBatch())
-    opened.packed.close()
-    path = Path(reader.path)
-    content = bytearray(path.read_bytes())
-    content[4096 + 64 * 25 + 3] ^= 1  # of the second batch
-    path.write_bytes(content)
-    opened = open_set(DATA, reader, DATA.load())
-    told: list[str] = []
-
-    def rank(number: int, node: Together) -> None:
-        order = ReaderOrder(Sampler(96, BATCH, 4, seed=1), number, NODES, reader, opened, 9)
-        loader = PackedLoader(order, DATA.load().train, 5, cast(Communicator, Rank(number, node)))
-        loader.on_prepared(None, None)
-        with pytest.raises(MachineError) as error:
-            walk(order, loader, {})
-        told.append(str(error.value))
-        loader.close()
-
-    node = Together(3)
-    with ThreadPoolExecutor(3) as pool:
-        list(pool.map(rank, (0, 1, 2), (node, node, node)))
-    assert len(told) == 3
-    for sentence in told:
-        assert sentence.startswith("reader=node_batch: ")
-        assert "blobs.packed: record 25, byte 5696: checksum is wrong; make the file again" in sentence
-
-
 def test_counting_goes_on_where_a_checkpoint_was_and_with_no_other_file(open_file: Any) -> None:
     reader, opened = open_file(Block())
     order = ReaderOrder(Sampler(96, BATCH, 4, seed=1), 0, NODES, reader, opened, 9)
-    loader = PackedLoader(order, DATA.load().train, 5, cast(Communicator, Rank(0, Together(2))))
+    loader = PackedLoader(order, DATA.load().train, 5, cast(CountedCommunicator, Rank(0, Together(2))))
     loader.load_state_dict({**loader.state_dict(0), "useful_bytes": 640, "waited_s": 1.5})
     assert (loader.counters().useful_bytes, loader.counters().waited_s) == (640, 1.5)
     order.load_state_dict(order.state_dict())
@@ -338,15 +242,3 @@ def test_counting_goes_on_where_a_checkpoint_was_and_with_no_other_file(open_fil
         ConfigError, match=r"blobs\.packed: is another file \(of samples .*\) than the run began"
     ):
         order.load_state_dict({"source": "0" * 32})
-
-
-def test_a_reader_at_another_place_than_the_step_says_so(open_file: Any) -> None:
-    reader, opened = open_file(Block())
-    order = ReaderOrder(Sampler(96, BATCH, 4, seed=1), 0, NODES, reader, opened, 9)
-    loader = PackedLoader(order, DATA.load().train, 5, cast(Communicator, Rank(0, Together(2))))
-    progress = Progress(EPOCHS, 5)
-    loader.next(progress)
-    progress.batch = 2
-    with pytest.raises(RuntimeError, match=r"^the reader is at \(0, 1\), the step at \(0, 2\)$"):
-        loader.next(progress)
-    loader.close()

@@ -1,27 +1,21 @@
 """Whole runs that read: their models are those of runs by index, also when interrupted; how they fail."""
 
-import os
-import signal
-import time
 from dataclasses import dataclass, replace
-from multiprocessing import current_process
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 import torch
 from runs import Blobs, Dies, Raises, config, dies_after
-from torch import Tensor, nn
+from torch import Tensor
 
 from daso_bench.datasets.data import Data, Split
 from daso_bench.datasets.dataset import Dataset
 from daso_bench.datasets.sampler import Sampler
-from daso_bench.models.spec import InputSpec, Model
 from daso_bench.runner.config import load
 from daso_bench.runner.config.reader_config import Block, ChunkedShuffle, NodeBatch, PackedReader, Strided
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.launch import local
-from daso_bench.runner.machine import page_cache
 from daso_bench.runner.records.json_lines import read_json, read_records
 from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 from daso_bench.runner.simulation import simulated_world
@@ -108,21 +102,6 @@ def _assert_recorded(directory: RunDirectory) -> None:
     assert not [label for label in summary["labels"] if "reader.cold" in label]
 
 
-@pytest.mark.parametrize("asked", ["cold", "warm"])
-def test_a_run_whose_cache_was_not_as_asked_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str
-) -> None:
-    monkeypatch.setattr(simulated_world, "ORDER_ALONE", None)
-    cfg = with_reader(config(ranks=[1, 1], epochs=1), NodeBatch(), tmp_path)
-    assert isinstance(cfg.reader, PackedReader)
-    reader = replace(cfg.reader, **{asked: True})
-    object.__setattr__(cfg, "reader", reader)  # a run in virtual time is refused it, for nothing is read
-    for name in ("drop", "read_in"):
-        monkeypatch.setattr(page_cache, name, lambda path: 0.5)
-    labels = simulate(cfg, cfg.dataset.load()).results[0].summary["labels"]
-    assert [label for label in labels if label.startswith(f"reader.{asked}=true: it was not so: 50%")]
-
-
 def in_virtual_time(cfg: RunConfig, **keys: Any) -> dict[str, Tensor]:
     run = simulate(cfg, cfg.dataset.load(), **keys)
     return run.contexts[0].replica.model.state_dict()
@@ -171,15 +150,6 @@ def test_processes_that_share_a_reader_go_on_inside_an_epoch(tmp_path: Path, rea
     assert_equal(weights(cut), weights(whole))
 
 
-def test_counters_go_on_after_an_interruption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulated_world, "ORDER_ALONE", None)
-    cfg = with_reader(config(ranks=[1, 1], checkpoint_every_samples=16 * 3), NodeBatch(), tmp_path)
-    with pytest.raises(Dies):
-        simulate(cfg, Blobs().load(), checkpoints=tmp_path / "cut", loop=dies_after(10))
-    run = simulate(cfg, Blobs().load(), checkpoints=tmp_path / "cut")
-    assert run.results[0].summary["reader"]["useful_bytes"] == 4 * 96 * 64
-
-
 def test_in_virtual_time_a_reader_gives_the_order_and_reads_nothing(tmp_path: Path) -> None:
     cfg = with_reader(config(epochs=2), NodeBatch(), tmp_path)
     summary = simulate(cfg, Blobs().load()).results[0].summary
@@ -190,12 +160,6 @@ def test_in_virtual_time_a_reader_gives_the_order_and_reads_nothing(tmp_path: Pa
     )
     by_index = simulate(config(epochs=2), Blobs().load()).results[0].summary
     assert summary["digests"]["first_batches"] != by_index["digests"]["first_batches"]
-
-
-@pytest.mark.parametrize("strategy", ["hsgd", "daso", "local_sgd", "heterogeneous", "sgp"])
-def test_strategies_of_a_common_pace_take_a_reader_as_it_is(tmp_path: Path, strategy: str) -> None:
-    cfg = with_reader(config(strategy), READERS[3], tmp_path)
-    assert simulate(cfg, Blobs().load()).results[0].status == "finished"
 
 
 def test_a_damaged_record_ends_the_run_with_its_name_on_all_ranks(tmp_path: Path) -> None:
@@ -212,36 +176,3 @@ def test_a_damaged_record_ends_the_run_with_its_name_on_all_ranks(tmp_path: Path
     for rank in (0, 1):
         (log,) = directory.path.glob(f"**/*rank*{rank}*.log")
         assert sentence in log.read_text()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Killed(Model):
-    """A model in whose ninth forward pass rank 0 is killed, and with it the reader of its node."""
-
-    name: str = "killed"
-
-    def build(self, spec: InputSpec) -> nn.Module:
-        return KilledModule(spec.classes)
-
-
-class KilledModule(nn.Module):
-    """See `Killed`."""
-
-    def __init__(self, classes: int) -> None:
-        super().__init__()
-        self.head, self.calls = nn.Linear(16, classes), 0
-
-    def forward(self, images: Tensor) -> Tensor:
-        self.calls += 1
-        if self.calls == 9 and current_process().name == "rank 0":
-            os.kill(os.getpid(), signal.SIGKILL)
-        return self.head(images.flatten(1))
-
-
-def test_a_reader_that_is_killed_ends_the_run(tmp_path: Path) -> None:
-    cfg = config(ranks=[2], results=tmp_path, model=Killed())
-    began = time.monotonic()
-    _, outcome = launched(with_reader(cfg, NodeBatch(), tmp_path))
-    assert outcome.status == "failed"
-    assert str(outcome.reason).startswith("rank 0: killed by SIGKILL")
-    assert time.monotonic() - began < 40

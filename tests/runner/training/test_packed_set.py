@@ -1,6 +1,5 @@
 """The file of a data set is written whole and once, another is refused."""
 
-import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -107,14 +106,6 @@ def test_the_file_of_samples_that_have_changed_is_refused_and_written_anew(reade
     open_set(Blobs(), reader, data).packed.close()
 
 
-def test_a_damaged_file_is_named_with_the_command_that_makes_it_again(reader: NodeBatch) -> None:
-    path = Path(reader.path)
-    content = path.read_bytes()
-    path.write_bytes(content[:-1])
-    with pytest.raises(ConfigError, match=rf"cut short: {len(content) - 1} bytes where .*{AGAIN}"):
-        open_set(Blobs(), reader, Blobs().load())
-
-
 def test_a_file_with_a_damaged_record_is_written_anew(reader: NodeBatch) -> None:
     path = Path(reader.path)
     whole = path.read_bytes()
@@ -124,28 +115,16 @@ def test_a_file_with_a_damaged_record_is_written_anew(reader: NodeBatch) -> None
     assert path.read_bytes() == whole
 
 
-HELD = "holds the packed file of blobs with shuffle_seed 0, and this one would be of "
-
-
-@pytest.mark.parametrize(
-    ("dataset", "keys", "message"),
-    [
-        (OtherBlobs(), {}, rf"{HELD}other with 0"),
-        (Blobs(), {"shuffle_seed": 1}, rf"{HELD}blobs with 1"),
-        (Blobs(), {"shuffle_seed": None}, rf"{HELD}blobs with None"),
-    ],
-)
 @pytest.mark.parametrize("whole", [True, False])
-def test_a_packed_file_of_another_set_or_order_is_not_written_over(
-    reader: NodeBatch, dataset: Blobs, keys: dict[str, Any], message: str, whole: bool
-) -> None:
+def test_a_packed_file_of_another_set_is_not_written_over(reader: NodeBatch, whole: bool) -> None:
     path = Path(reader.path)
     before = path.read_bytes() if whole else path.read_bytes()[:5000]
     path.write_bytes(before)
+    message = "holds the packed file of blobs with shuffle_seed 0, and this one would be of other with 0"
     with pytest.raises(
         ConfigError, match=rf"^{re.escape(reader.path)}: {message}; delete it or take another reader\.path$"
     ):
-        write_set(dataset, changed(reader, **keys), dataset.load(), silent)
+        write_set(OtherBlobs(), reader, OtherBlobs().load(), silent)
     assert path.read_bytes() == before
 
 
@@ -158,21 +137,6 @@ def test_what_is_no_packed_file_or_a_later_kind_of_one_is_not_written_over(
     with pytest.raises(ConfigError, match=r"precious\.txt: holds something else .*; delete it or take"):
         write_set(Blobs(), NodeBatch(path=str(path)), Blobs().load(), silent)
     assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [("precious.txt", content)]
-
-
-def test_a_folder_or_device_is_no_place_for_a_packed_file_and_an_empty_file_is_one(tmp_path: Path) -> None:
-    for name, make in (("folder", os.mkdir), ("pipe", os.mkfifo)):
-        make(tmp_path / name)
-        taken = NodeBatch(path=str(tmp_path / name))
-        with pytest.raises(ConfigError, match=f"{name}: is no regular file; delete it or take another"):
-            write_set(Blobs(), taken, Blobs().load(), silent)
-    (tmp_path / "empty").touch()
-    assert write_set(Blobs(), NodeBatch(path=str(tmp_path / "empty")), Blobs().load(), silent)
-
-
-def test_random_changes_of_images_need_no_other_file(reader: NodeBatch) -> None:
-    flipped = Blobs(augment="flip")
-    open_set(flipped, reader, flipped.load()).packed.close()
 
 
 def test_the_file_lies_with_the_data_one_for_each_order(tmp_path: Path) -> None:

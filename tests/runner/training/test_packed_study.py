@@ -3,11 +3,8 @@
 from pathlib import Path
 
 from daso_bench.datasets.synthetic import Synthetic
-from daso_bench.runner.config.load import requests, to_plain
+from daso_bench.runner.config.load import requests
 from daso_bench.runner.config.reader_config import PackedReader
-from daso_bench.runner.records.run_directory import RunDirectory
-from daso_bench.runner.report.data.load import load_run
-from daso_bench.runner.report.reproduce import command_of
 
 
 def test_arms_differ_in_the_reader_alone_and_sizes_in_the_cache(tmp_path: Path) -> None:
@@ -37,16 +34,3 @@ def test_sizes_of_records_differ_in_the_image_alone_and_the_file_has_the_same_by
     assert record == {"4 KiB": 4096, "16 KiB": 16_384, "100 KiB": 102_400}
     places = {(run.study.size, run.reader.path) for run in runs if isinstance(run.reader, PackedReader)}
     assert len(places) == 3
-
-
-def test_a_report_knows_arms_by_their_readers_and_repeats_them(tmp_path: Path) -> None:
-    words = ["reader=chunked_shuffle", "reader.chunk_mib=2", "reader.path=x y.packed", "run.name=a"]
-    (request,) = requests(words, sweep=False, cwd=tmp_path)
-    assert request.config is not None
-    directory = RunDirectory.create(to_plain(request.config), tmp_path / "results")
-    run = load_run(directory.path, "here")
-    assert run.name("reader") == "chunked_shuffle"
-    told = command_of(run)
-    assert "reader=chunked_shuffle" in told
-    assert "reader.chunk_mib=2.0" in told
-    assert "reader.path" not in told, "where data lie is everybody's own"

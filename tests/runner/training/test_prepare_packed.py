@@ -1,6 +1,5 @@
 """`prepare` with a reader, and what a run says that finds no file of its reader."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -78,16 +77,6 @@ def test_a_dry_run_refuses_a_file_that_is_not_there_or_of_another_order(
     assert "2 nodes need 8" in " ".join(capsys.readouterr().out.split())
 
 
-def test_prepare_says_of_labels_for_each_pixel_what_a_run_says(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["dataset=shapes", "reader=node_batch", f"reader.path={tmp_path / 'x.packed'}"]
-    with pytest.raises(SystemExit):
-        main(["prepare", *words])
-    shown = " ".join(capsys.readouterr().err.split())
-    assert "reader=node_batch: shapes has a label for each pixel, and a packed file has one an image" in shown
-
-
 def test_a_run_records_which_file_it_has_and_takes_none_of_other_samples(images: Path) -> None:
     assert run(["prepare", *FOLDER, "reader=block"]) == 0
     (request,) = requests([*FOLDER, "reader=block", BATCH], sweep=False, cwd=Path.cwd())
@@ -100,17 +89,6 @@ def test_a_run_records_which_file_it_has_and_takes_none_of_other_samples(images:
     again = "holds other samples than the data set has now; make the file again: daso-bench prepare"
     with pytest.raises(ConfigError, match=again):
         Preparation(make_console()).check(request.config)
-
-
-def test_a_file_of_few_chunks_a_node_is_refused_before_a_run_has_a_folder(images: Path) -> None:
-    assert run(["prepare", *FOLDER, "reader=chunked_shuffle"]) == 0
-    words = [*FOLDER, "reader=chunked_shuffle", "cluster.nodes=2", BATCH]
-    (request,) = requests(words, sweep=False, cwd=Path.cwd())
-    assert request.config is not None
-    with pytest.raises(ConfigError, match=r"^reader\.chunk_mib=4: makes 1 chunks .*2 nodes need 8"):
-        Preparation(make_console()).check(request.config)
-    one = replace(request.config, cluster=replace(request.config.cluster, nodes=1, ranks_per_node=(2,)))
-    Preparation(make_console()).check(one)
 
 
 def test_prepare_takes_no_other_words(images: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,9 +36,9 @@ def over_nccl(cfg: RunConfig, tmp_path: Path, nodes: tuple[int, ...]) -> tuple[R
     directory = RunDirectory.create(load.to_plain(cfg), tmp_path)
     outcome = local.launch(directory, ranks=sum(nodes), threads=1, stall_s=60)
     assert outcome.status == "finished", outcome.details
-    found = read_json(directory.path / "environment.json")
-    assert found["backend"] == "nccl"
-    assert len({row["device"] for row in found["ranks"]}) == sum(nodes), "a GPU of its own for each"
+    environment = read_json(directory.path / "environment.json")
+    assert environment["backend"] == "nccl"
+    assert len({row["device"] for row in environment["ranks"]}) == sum(nodes), "a GPU of its own for each"
     return directory, outcome.summary
 
 

@@ -168,7 +168,7 @@ def prepared(
         padding=padding,
         measure_layers=lambda samples, steps: None,
     )
-    batch_order: Any = SimpleNamespace(extremes=lambda: [(8, 8)])
+    batch_order: Any = SimpleNamespace(first_sizes=lambda: (8, 8))
     met = Meeting(network="modelled")
     checks = ValidityChecks(hardware, cast(TorchCommunicator, comm), met, RunQueue(), refuse=refuse)
     checks.on_prepared(replica, batch_order)
