@@ -257,16 +257,17 @@ def _pilot(arguments: list[str]) -> int:
     options = parser.parse_intermixed_args(arguments)
     if options.output is not None and not options.reference:
         raise ConfigError(f"--output {options.output}: belongs to --reference")
-    from ..studies.pilot import Asked, pilot, reference
+    from ..studies.pilot import pilot
 
-    asked = Asked(
-        words=options.words,
+    return pilot(
+        options.words,
         runs=options.runs,
+        reference=options.reference,
+        output=options.output,
         config_dir=folder_of(options.config_dir),
         cwd=Path.cwd(),
         dry_run=options.dry_run,
     )
-    return reference(asked, output=options.output) if options.reference else pilot(asked)
 
 
 _TUNE_HELP = """\
