@@ -118,12 +118,6 @@ def with_settings(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
     return dataclasses.replace(config, **changed)
 
 
-def value_of(config: RunConfig, name: str) -> Any:
-    """The value of a dotted key in `config`."""
-    group, _, key = name.partition(".")
-    return getattr(getattr(config, group), key)
-
-
 def _decay(default: float) -> Key:
     name = COMMON_KEYS[2]
     if default == 0:

@@ -240,7 +240,7 @@ def test_torn_files_are_used_and_reported(make_run: Make, tmp_path: Path) -> Non
     assert (run["evaluations"], run["damage"], run["final_accuracy"]) == ("4", "4", "0.78")
     text = Text(page.read_text()).text
     assert "line 3 (DAMAGE IN THE MIDDLE): not a record" in text
-    assert "line 2 (DAMAGE IN THE MIDDLE): 2 records on one line, split and used" in text
+    assert "line 2 (DAMAGE IN THE MIDDLE): several records; whole records used: 2" in text
     assert "(last line): the line is cut" in text
     assert "environment.json: cannot be read, it is damaged" in text
 

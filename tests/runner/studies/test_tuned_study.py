@@ -10,7 +10,7 @@ from daso_bench.runner.config.load import requests
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.records.seed_ranges import FRESH
 from daso_bench.runner.studies.search_space import with_settings
-from daso_bench.runner.studies.tuned_study import StudyArm, TuningResult, arms_of, write_study
+from daso_bench.runner.studies.tuned_study import StudyArm, arms_of, write_study
 from daso_bench.strategies.errors import ConfigError
 
 SETTINGS = {"optimizer.lr": 0.2, "schedule.warmup_epochs": 0.5, "optimizer.weight_decay": 1e-05}
@@ -30,9 +30,10 @@ def written(
     config_dir: Path | None = None,
 ) -> dict[str, RunConfig]:
     """The runs of the new study with its first seed, by the name of their arm."""
-    tuned = [TuningResult(arm=arm, settings=settings, study=TOLD) for arm in found if not arm.role]
+    searched = [arm.name for arm in found if not arm.role]
+    by_arm = dict.fromkeys(searched, settings), dict.fromkeys(searched, TOLD)
     folder = cwd / "made"
-    write_study(folder, found, tuned, seeds=[5, 6], baseline=baseline, config_dir=config_dir)
+    write_study(folder, found, *by_arm, seeds=[5, 6], baseline=baseline, config_dir=config_dir)
     name = f"{found[0].config.study.name}_tuned"
     asked = requests([f"+study={name}"], sweep=True, cwd=cwd, config_dir=folder)
     assert [str(request.error) for request in asked if request.error is not None] == []
