@@ -316,8 +316,8 @@ def _tune(arguments: list[str]) -> int:
 
 _DOCTOR_HELP = """\
 Look at this machine, or at the allocation around this shell: what it can do, what is wrong, how to mend it.
-KEY=VALUE describes the run that is planned: results_dir, launcher, launcher.port, launcher.threads_per_rank,
-cluster.nodes, cluster.ranks_per_node. A whole cluster is looked at by daso-bench check launcher=slurm.
+KEY=VALUE says where and how runs are to start: results_dir, launcher. A whole cluster is looked at by
+daso-bench check launcher=slurm.
 
   daso-bench doctor
   daso-bench doctor launcher=slurm results_dir=/scratch/me/results
@@ -328,7 +328,7 @@ def _doctor(arguments: list[str]) -> int:
     parser = parser_of(
         "doctor",
         _DOCTOR_HELP,
-        codes="0 nothing to mend (notes may be shown); 2 a wrong request; 3 something is wrong.",
+        codes="0 nothing to mend; 2 a wrong request; 3 something is wrong.",
     )
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE")
     parser.add_argument("--json", action="store_true", help="for machines")
@@ -366,7 +366,7 @@ def _calibrate(arguments: list[str]) -> int:
     for word in options.words:
         if "=" not in word and not word.startswith("~"):
             raise ConfigError(f"{word}: must be KEY=VALUE (daso-bench calibrate --help)")
-    from ..doctor.calibration.calibrate_command import calibrate
+    from ..doctor.calibrate_command import calibrate
 
     return calibrate(
         options.words,

@@ -6,7 +6,7 @@ import torch
 
 from ...strategies.communicator import Communicator
 from ...strategies.replica import Replica
-from ..machine.run_queue import RunQueue
+from ..machine.cores import RunQueue
 from . import gather
 from .batch_order import BatchOrder
 

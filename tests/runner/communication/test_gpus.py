@@ -3,7 +3,7 @@
 import socket
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,8 @@ from daso_bench.runner.communication.gpus import device_of
 from daso_bench.runner.config import load, schema
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig, LinkConfig, LinksConfig
 from daso_bench.runner.config.launchers import EmulatedConfig, LauncherConfig, LocalConfig, SimulatedConfig
-from daso_bench.runner.doctor.calibration import measure
 from daso_bench.runner.launch import local
-from daso_bench.runner.records.json_lines import read_json, write_json
+from daso_bench.runner.records.json_lines import read_json
 from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 from daso_bench.strategies.errors import ConfigError, MachineError
 from daso_bench.strategies.topology import Topology
@@ -206,26 +205,6 @@ def test_an_emulated_rank_takes_a_gpu_only_if_it_is_told_to(
         assert device_of(cluster(*kind, rate=100.0), launcher, topology, 1) == torch.device("cpu"), kind
     assert device_of(cluster("cuda"), launcher, topology, 1) == torch.device("cuda", 1)
     assert device_of(cluster(), LOCAL, topology, 1) == torch.device("cuda", 1)
-
-
-def test_calibrate_measures_the_devices_that_the_cluster_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    visible(monkeypatch, 2)
-    met: list[tuple[str, bool]] = []
-
-    def connect(*_: object, device: torch.device, share_gpus: bool, **more: object) -> None:
-        met.append((str(device), share_gpus))
-        raise ConnectionError
-
-    monkeypatch.setattr(measure, "connect", connect)
-    write_json(tmp_path / measure.TASK, asdict(measure.MeasureTask(part="steps", rounds=1, own=4)))
-    for kind, share in (("cpu", False), ("cuda", True)):
-        cfg = replace(config(), cluster=cluster(kind), launcher=LocalConfig(share_gpus=share))
-        (tmp_path / "config.yaml").write_text(load.dump(cfg))
-        with pytest.raises(ConnectionError):
-            measure.measure(tmp_path, 1, 2, 0, None, 1, None)  # pyright: ignore[reportArgumentType]
-    assert met == [("cpu", False), ("cuda:1", True)]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here ranks would get their GPU")

@@ -24,8 +24,7 @@ from daso_bench.runner.config.launchers import LocalConfig
 from daso_bench.runner.launch.emulated import validity_checks
 from daso_bench.runner.launch.emulated.validity_checks import Cores, LinkCheck, ValidityChecks
 from daso_bench.runner.launch.rank_process import Meeting
-from daso_bench.runner.machine.environment import usable_cores
-from daso_bench.runner.machine.run_queue import RunQueue
+from daso_bench.runner.machine.cores import RunQueue, usable_cores
 from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 from daso_bench.strategies.errors import MachineError
 from daso_bench.strategies.topology import Group, Topology
