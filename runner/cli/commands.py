@@ -289,8 +289,8 @@ def _tune(arguments: list[str]) -> int:
 
 _DOCTOR_HELP = """\
 Look at this machine, or at the allocation around this shell: what it can do, what is wrong, how to mend it.
-KEY=VALUE describes the run that is planned: results_dir, launcher, launcher.port, launcher.threads_per_rank,
-cluster.nodes, cluster.ranks_per_node. A whole cluster is looked at by daso-bench check launcher=slurm.
+KEY=VALUE says where and how runs are to start: results_dir, launcher. A whole cluster is looked at by
+daso-bench check launcher=slurm.
 
   daso-bench doctor
   daso-bench doctor launcher=slurm results_dir=/scratch/me/results
@@ -326,7 +326,7 @@ def _calibrate(arguments: list[str]) -> int:
     )
     parser.add_argument("--force", action="store_true", help="replace the cluster if it is there")
     options = parser.parse_intermixed_args(arguments)
-    from ..doctor.calibration.calibrate_command import calibrate
+    from ..doctor.calibrate_command import calibrate
 
     return calibrate(
         options.words,

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ...strategies.errors import ConfigError, nearest, unknown
-from ..machine.environment import usable_cores
+from ..machine.cores import usable_cores
 from . import groups
 from .overrides import key_of, quote_text, refuse_sexagesimal, spelling
 from .parts import RunInfo, StudyInfo, TrainConfig

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..machine.environment import usable_cores
+from ..machine.cores import usable_cores
 from ..records import display
 from .candidates import RANKS, candidates
 from .checks import Candidate, CheckResult, RanksOfNodes

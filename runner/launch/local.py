@@ -21,8 +21,7 @@ from ...strategies.errors import ConfigError, MachineError
 from ...strategies.topology import Topology
 from ..config.cluster import ClusterConfig
 from ..config.launchers import LocalConfig
-from ..machine.cores import Awake, apart_here
-from ..machine.environment import threads_per_rank, timing_validity, usable_cores
+from ..machine.cores import Awake, apart_here, threads_per_rank, timing_validity, usable_cores
 from ..machine.signals import LEFT_TO_THE_SUPERVISOR, SUPERVISOR_VARIABLE
 from ..records.run_directory import Outcome, RunDirectory
 from .attempt import PATIENCE_S, Ranks, run_attempt

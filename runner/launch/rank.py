@@ -28,8 +28,8 @@ from ..config.model_building import build
 from ..config.reader_config import order_alone
 from ..config.run_config import RunConfig
 from ..machine import gpu_facts
+from ..machine.cores import RunQueue
 from ..machine.environment import environment, rank_row
-from ..machine.run_queue import RunQueue
 from ..records.json_lines import RecordWriter, read_json, write_json
 from ..records.run_directory import RunDirectory, check_same_data, of_attempt
 from ..simulation.timing_only import profile_of

@@ -6,7 +6,7 @@ import torch
 
 from ...strategies.replica import Replica
 from ..communication.traffic import CountedCommunicator
-from ..machine.run_queue import RunQueue
+from ..machine.cores import RunQueue
 from .batch_order import BatchOrder
 
 

@@ -26,8 +26,7 @@ from ....strategies.topology import WORLD
 from ...communication.link_costs import ClusterNetwork
 from ...communication.torch_communicator import TorchCommunicator
 from ...config.cluster import ClusterConfig
-from ...machine.cores import computed_s
-from ...machine.run_queue import QUEUE_LIMIT, RunQueue, in_each_second
+from ...machine.cores import QUEUE_LIMIT, RunQueue, computed_s, in_each_second
 from ...training.batch_order import BatchOrder
 from ...training.callbacks import Callback
 from ...training.slow_device import Padding

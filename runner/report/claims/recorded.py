@@ -12,7 +12,7 @@ from itertools import groupby
 from statistics import median
 from typing import Any
 
-from ...machine.run_queue import QUEUE_LIMIT, in_each_second
+from ...machine.cores import QUEUE_LIMIT, in_each_second
 from ...records.seed_ranges import trial_seeds
 from ..data.arms import Arm, Comparison
 from ..data.load import Run, number

@@ -13,14 +13,14 @@ from daso_bench.runner.cli.main import run
 from daso_bench.runner.config.load import load, run_config
 from daso_bench.runner.launch import local
 from daso_bench.runner.launch.launcher import cores_of, external_launcher, launcher_of, threads_of
-from daso_bench.runner.machine import environment
+from daso_bench.runner.machine import cores
 from daso_bench.runner.records.run_directory import Outcome
 from daso_bench.strategies.errors import ConfigError
 
 
 @pytest.fixture(autouse=True)
 def twelve_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "usable_cores", lambda: 12)
+    monkeypatch.setattr(cores, "usable_cores", lambda: 12)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 import torch
 from real_runs import launch
 from runs import MLP, config
-from test_run_queue import threads
+from test_cores import threads
 from torch import Tensor
 
 from daso_bench.runner.communication.link_costs import ClusterNetwork
@@ -24,8 +24,7 @@ from daso_bench.runner.config.launchers import LocalConfig
 from daso_bench.runner.launch.emulated import validity_checks
 from daso_bench.runner.launch.emulated.validity_checks import Cores, LinkCheck, ValidityChecks
 from daso_bench.runner.launch.rank_process import Meeting
-from daso_bench.runner.machine.environment import usable_cores
-from daso_bench.runner.machine.run_queue import RunQueue
+from daso_bench.runner.machine.cores import RunQueue, usable_cores
 from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 from daso_bench.strategies.errors import MachineError
 from daso_bench.strategies.topology import Group, Topology

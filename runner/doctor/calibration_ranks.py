@@ -16,30 +16,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....models.spec import InputSpec
-from ....strategies.ddp import DDP
-from ....strategies.progress import Progress
-from ....strategies.replica import Batch
-from ....strategies.topology import WORLD, Topology
-from ...communication import gpus
-from ...communication.gpus import connect
-from ...communication.torch_communicator import TorchCommunicator
-from ...config import load
-from ...config.run_config import RunConfig
-from ...launch.rank import SupervisorLink
-from ...records.json_lines import read_json
-from ...simulation import timing_only
-from ...simulation.simulated_world import Recorded
-from ...training.context import Backend, TrainContext
-from ...training.precision import DTYPES
-from ...training.torch_replica import TorchReplica
-from ...training.trainer import Trainer
+from ...models.spec import InputSpec
+from ...strategies.ddp import DDP
+from ...strategies.progress import Progress
+from ...strategies.replica import Batch
+from ...strategies.topology import WORLD
+from ..communication.torch_communicator import TorchCommunicator
+from ..config.parts import TrainConfig
+from ..config.run_config import RunConfig
+from ..launch.rank import MeetingLink, meet
+from ..records.json_lines import read_json
+from ..simulation import timing_only
+from ..simulation.simulated_world import Recorded
+from ..training.context import Backend, TrainContext
+from ..training.precision import DTYPES
+from ..training.torch_replica import TorchReplica
+from ..training.trainer import Trainer
 
 ENTRY = f"{__name__}:measure"
 TASK = "task.json"
-_NEVER = 10**12  # samples
+NEVER = 10**12  # samples
 _STILL = 1e-12  # the learning rate: the model stays what it is, whatever noise it sees
-_TIMEOUT_S = 600
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,30 +70,16 @@ def measure(
     port: int,
     listener: socket.socket | None,
     threads: int,
-    link: SupervisorLink,
+    link: MeetingLink,
 ) -> None:
     """Do the task in `run_dir`; rank 0 sends the measurements as its summary.
 
     Raises:
         ConfigError: the run directory asks for something impossible.
     """
-    torch.set_num_threads(threads)
+    config, comm = meet(run_dir, rank, ranks, port, listener, threads, link.meeting)
     task = MeasureTask(**read_json(run_dir / TASK))
-    config = load.load(run_dir / "config.yaml")
-    topology = Topology.of(config.cluster.ranks_of_nodes)
-    comm = connect(
-        topology,
-        rank,
-        host="127.0.0.1",
-        port=port,
-        listener_fd=listener.detach() if listener else None,
-        device=gpus.device_of(config.cluster, config.launcher, topology, rank),
-        mixed=len(set(config.cluster.device.kind)) > 1,
-        share_gpus=config.launcher.share_gpus,
-        timeout_s=_TIMEOUT_S,
-    )
-    gpus.choose_precision(config.train.precision, comm.device)
-    parts: dict[str, Callable[[Rig, MeasureTask, SupervisorLink], dict[str, Any]]] = {
+    parts: dict[str, Callable[[Rig, MeasureTask, MeetingLink], dict[str, Any]]] = {
         "steps": steps,
         "sums": sums,
         "overlap": overlap,
@@ -107,44 +90,44 @@ def measure(
     comm.close()
 
 
-def steps(rig: "Rig", task: MeasureTask, link: SupervisorLink) -> dict[str, Any]:
+def steps(rig: "Rig", task: MeasureTask, link: MeetingLink) -> dict[str, Any]:
     """Times of steps without sums, all ranks at once, the sizes in turn.
 
     Returns seconds: `sizes` [rounds][sizes][ranks], the mean of a round's steps; `own` [ranks][steps] of
     single steps of the run's own size; `own_forward` likewise their forward passes; `data` [ranks], the
     median time to get a batch of the run's own data.
     """
-    means, own, forward, data = [], [], [], []
+    means = torch.zeros(task.rounds, len(task.sizes), dtype=torch.float64)
+    own, forward, data = [], [], []
     for number in range(task.rounds):
-        for size in turned(task.sizes, number):
+        for place in turned(len(task.sizes), number):
+            size = task.sizes[place]
             count = task.own_steps if size == task.own else task.steps
             rig.step(size)  # the first of another size finds no memory that fits
             took = [rig.step(size) for _ in range(count)]
-            means.append(statistics.fmean(step.whole_s for step in took))
+            means[number, place] = statistics.fmean(whole_s for whole_s, _, _ in took)
             if size == task.own:
-                own += [step.whole_s for step in took]
-                forward += [step.forward_s for step in took]
+                own += [whole_s for whole_s, _, _ in took]
+                forward += [forward_s for _, forward_s, _ in took]
                 data.append(rig.next_batch_s())
         link.progress(step=number + 1, steps=task.rounds)
-    everybody = rig.gather(_doubles([*means, *own, *forward, statistics.median(data)]))
-    ranks, wide = everybody.shape[0], task.rounds * len(task.sizes)
-    by_size = everybody[:, :wide].view(ranks, task.rounds, len(task.sizes))
-    back = torch.stack(
-        [turned_back(by_size[:, number], number) for number in range(task.rounds)]
-    )  # [rounds, ranks, sizes]
+    single = _doubles([*own, *forward, statistics.median(data)])
+    everybody = rig.gather(torch.cat([means.flatten(), single]))  # [ranks, all of it]
+    wide = means.numel()
+    by_size = everybody[:, :wide].view(-1, *means.shape)  # [ranks, rounds, sizes]
     return {
-        "sizes": back.transpose(1, 2).tolist(),
+        "sizes": by_size.permute(1, 2, 0).tolist(),
         "own": everybody[:, wide : wide + len(own)].tolist(),
-        "own_forward": everybody[:, wide + len(own) : wide + 2 * len(own)].tolist(),
+        "own_forward": everybody[:, wide + len(own) : -1].tolist(),
         "data": everybody[:, -1].tolist(),
         "device": rig.device_name(),
     }
 
 
-def sums(rig: "Rig", task: MeasureTask, link: SupervisorLink) -> dict[str, Any]:
-    """All-reduces of each payload: after a step of the run's own size (`paused`), and one right behind it.
+def sums(rig: "Rig", task: MeasureTask, link: MeetingLink) -> dict[str, Any]:
+    """All-reduces of each payload, each after a step of the run's own size, as in training.
 
-    Returns seconds: `paused`, `back_to_back`, each [rounds][payloads].
+    Then sockets and caches are cold. Returns seconds: `sums` [rounds][payloads].
     """
     tensors = [torch.zeros(payload // 4, device=rig.comm.device) for payload in task.payloads]
     for tensor in tensors:
@@ -153,13 +136,12 @@ def sums(rig: "Rig", task: MeasureTask, link: SupervisorLink) -> dict[str, Any]:
     for number in range(task.rounds):
         for tensor in tensors:
             rig.step(task.own)
-            stamps += [rig.sum(tensor), rig.sum(tensor)]
+            stamps.append(rig.sum(tensor))
         link.progress(step=number + 1, steps=task.rounds)
-    took = rig.lasted(stamps).view(task.rounds, len(tensors), 2)
-    return {"paused": took[:, :, 0].tolist(), "back_to_back": took[:, :, 1].tolist()}
+    return {"sums": rig.lasted(stamps).view(task.rounds, len(tensors)).tolist()}
 
 
-def overlap(rig: "Rig", task: MeasureTask, link: SupervisorLink) -> dict[str, Any]:
+def overlap(rig: "Rig", task: MeasureTask, link: MeetingLink) -> dict[str, Any]:
     """The run's own step without sums, DDP's sums without a step, and DDP's step, in turn.
 
     Returns seconds: `alone`, `ddp`, [rounds][2], the mean over ranks of the forward pass and of forward and
@@ -174,7 +156,7 @@ def overlap(rig: "Rig", task: MeasureTask, link: SupervisorLink) -> dict[str, An
         stamps += [rig.sum(bucket) for bucket in buckets]
         ddp.append(rig.step(task.own, averaged=True))
         link.progress(step=number + 1, steps=task.rounds)
-    passes = [[step.forward_s, step.compute_s] for step in [*alone, *ddp]]
+    passes = [[forward_s, compute_s] for _, forward_s, compute_s in [*alone, *ddp]]
     everybody = rig.gather(_doubles(passes).flatten())
     means = everybody.mean(0).view(2, task.rounds, 2)
     return {
@@ -185,15 +167,6 @@ def overlap(rig: "Rig", task: MeasureTask, link: SupervisorLink) -> dict[str, An
     }
 
 
-@dataclass(frozen=True)
-class StepSeconds:
-    """Seconds of one step of a rank: the whole, its forward pass, forward and backward without waiting."""
-
-    whole_s: float
-    forward_s: float
-    compute_s: float
-
-
 class Rig:
     """One rank that takes steps of any size, with or without its gradients averaged, and sums tensors."""
 
@@ -202,7 +175,12 @@ class Rig:
         self._config = config
         self._samples = 0
         self._noise: dict[int, tuple[Tensor, Tensor]] = {}
-        config = _endless(config)
+        config = dataclasses.replace(
+            config,
+            strategy_class=Apart,
+            optimizer=dataclasses.replace(config.optimizer, lr=_STILL),  # pyright: ignore[reportArgumentType] (by contract)
+            train=endless(config.train),
+        )
         real = Backend("calibrate", comm, self._replica, comm.device, common_clock=True)
         context = TrainContext(config, real, config.dataset.load(), Recorded(), None)
         self._loop = Trainer(context)
@@ -215,8 +193,11 @@ class Rig:
         # DDP rebuilds its buckets, with all ranks, in the second forward pass of its life.
         self.step(context.batch_order.first_sizes()[comm.rank], averaged=True)
 
-    def step(self, samples: int, *, averaged: bool = False) -> StepSeconds:
-        """One step of the train loop on noise, once all ranks are here."""
+    def step(self, samples: int, *, averaged: bool = False) -> tuple[float, float, float]:
+        """One step of the train loop on noise, once all ranks are here.
+
+        Returns seconds of the whole step, of its forward pass, of forward and backward without waiting.
+        """
         context, comm = self._loop.context, self.comm
         self._samples = samples
         self._noise_of(samples)
@@ -231,7 +212,7 @@ class Rig:
         replica.wait_pending()
         self._synchronise()
         took = comm.now() - began
-        return StepSeconds(took / 1e9, replica.forward_ns / 1e9, replica.compute_ns / 1e9)
+        return took / 1e9, replica.forward_ns / 1e9, replica.compute_ns / 1e9
 
     def next_batch_s(self) -> float:
         """Seconds to get the run's next batch of its own data, after a step as in training."""
@@ -293,36 +274,25 @@ class Rig:
             torch.cuda.synchronize(self.comm.device)
 
 
-def _endless(config: RunConfig) -> RunConfig:
-    """The run without end, evaluation, checkpoint and progress, so that only steps are left of it."""
+def endless(train: TrainConfig) -> TrainConfig:
+    """Training without end, evaluation, checkpoint and progress, so that only steps are left of it."""
     return dataclasses.replace(
-        config,
-        strategy_class=Apart,
-        optimizer=dataclasses.replace(config.optimizer, lr=_STILL),  # pyright: ignore[reportArgumentType] (by contract)
-        train=dataclasses.replace(
-            config.train,
-            epochs=10**6,
-            max_steps=None,
-            max_seconds=None,
-            target=None,
-            stop="budget",
-            eval_every_samples=_NEVER,
-            eval_mode="inline",
-            checkpoint_every_samples=None,
-        ),
+        train,
+        epochs=10**6,
+        max_steps=None,
+        max_seconds=None,
+        target=None,
+        stop="budget",
+        eval_every_samples=NEVER,
+        eval_mode="inline",
+        checkpoint_every_samples=None,
     )
+
+
+def turned(sizes: int, number: int) -> list[int]:
+    """The places of the sizes, beginning with another one in each round: none always follows the pause."""
+    return [(number + place) % sizes for place in range(sizes)]
 
 
 def _doubles(values: Any) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
-
-
-def turned(sizes: tuple[int, ...], number: int) -> list[int]:
-    """The sizes, beginning with another one in each round: none is always the first after a pause."""
-    place = number % len(sizes)
-    return [*sizes[place:], *sizes[:place]]
-
-
-def turned_back(columns: Tensor, number: int) -> Tensor:
-    """[ranks, sizes] of a round in the order of the sizes."""
-    return columns.roll(number % columns.shape[1], 1)
