@@ -11,6 +11,7 @@ import psutil
 import torch
 from torch import Tensor
 
+from ....datasets.atomic_files import locked
 from ....datasets.data import Data
 from ....datasets.dataset import Dataset, Tell
 from ....datasets.packed.feeder import Geometry
@@ -19,7 +20,6 @@ from ....datasets.packed.packed_format import DamagedFile, Description, describe
 from ....datasets.packed.readers import CHUNK_BYTES
 from ....datasets.packed.record_codec import RecordCodec, codec_of
 from ....datasets.packed.record_order import chunks, shuffled
-from ....datasets.preparation import locked
 from ....strategies.errors import ConfigError, MachineError
 from ...config.reader_config import PackedReader, ReaderConfig, path_of
 from ...config.schema import RunConfig
