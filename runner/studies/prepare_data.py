@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ... import models
 from ...datasets.dataset import Dataset, Tell
-from ...datasets.prepared_folder import SHOWN, BadFiles
+from ...datasets.verification import SHOWN, BadFiles
 from ...models.spec import InputSpec
 from ...strategies.errors import ConfigError, MachineError
 from ..config.checks import check_data
@@ -159,10 +159,9 @@ def about_lines(dataset: Dataset, named: int | None = None) -> list[str]:
         f"{count} {name}" + " (held out of train)" * (name in held_out) for name, count in samples.items()
     ]
     lines = [f"{len(about['class_names'])} classes; images: {', '.join(parts)}"]
-    if about["conversions"]:
-        lines.append(f"converted: {_counted(about['conversions'])}")
     if about["others"]:
-        lines.append(f"no images by their names, not looked at: {_counted(about['others'])}")
+        counts = ", ".join(f"{name} {count}" for name, count in about["others"].items())
+        lines.append(f"no images by their names, not looked at: {counts}")
     lines += [f"warning: {text}" for text in about["warnings"]]
     if about["bad"]:
         count = len(about["bad"])
@@ -234,7 +233,3 @@ def _pack(dataset: Dataset, reader: PackedReader, console: Console) -> str:
 def _at(dataset: Dataset) -> str:
     folder = dataset.folder()
     return "" if folder is None else f", in {folder}"
-
-
-def _counted(counts: dict[str, int]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in counts.items())

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...datasets.atomic_files import locked
 from ...datasets.data import Data
 from ...datasets.dataset import Dataset, Tell
 from ...datasets.packed.packed_file import START_BYTES, Packed, Writer
@@ -17,7 +18,6 @@ from ...datasets.packed.packed_format import DamagedFile, Description, described
 from ...datasets.packed.readers import CHUNK_BYTES
 from ...datasets.packed.record_codec import RecordCodec, codec_of
 from ...datasets.packed.record_order import chunks, shuffled
-from ...datasets.preparation import locked
 from ...strategies.errors import ConfigError, MachineError
 from ..config.reader_config import PackedReader, ReaderConfig, path_of
 

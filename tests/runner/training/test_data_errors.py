@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from pictures import plain, put  # pyright: ignore[reportMissingImports] (another folder of tests)
 
+from daso_bench.datasets.atomic_files import BadFile
 from daso_bench.datasets.imagefolder import ImageFolder
 from daso_bench.datasets.pixels import BadImage
-from daso_bench.datasets.preparation import BadFile
 from daso_bench.runner.cli.main import main, run
 from daso_bench.runner.config.compose import compose
 from daso_bench.runner.config.load import dataset_of
@@ -62,11 +62,11 @@ def test_a_bad_file_in_training_is_a_sentence_with_a_way_out_and_no_resume_is_of
     for level, name in ((30, "cats"), (200, "dogs")):
         for n in range(12):
             put(tmp_path / "imgs" / name / f"{n}.png", plain(level + n, side=8))
-    bad = tmp_path / "imgs" / "cats" / "3.png"
+    bad = tmp_path / "imgs" / "cats" / "5.png"
     bad.write_bytes(bad.read_bytes()[:40].ljust(70, b"\0"))
     words = [word for word in RUN if not word.startswith(("launcher=", "cluster="))]
-    keys = ["dataset.check=none", "dataset.prepared=kept", "dataset.split_seed=1"]
-    keys.append("dataset.class_names=[cats,dogs]")
+    keys = ["dataset.check=none", "dataset.prepared=kept", "dataset.holdout=0.2"]
+    keys.append("dataset.std=[0.2,0.2,0.2]")
     assert run([*words, *launcher, *keys]) == 2
     shown = capsys.readouterr().out
     (folder,) = (tmp_path / "results" / "runs").iterdir()
@@ -79,22 +79,22 @@ def test_a_bad_file_in_training_is_a_sentence_with_a_way_out_and_no_resume_is_of
         "dataset=imagefolder",
         f"dataset.root={tmp_path / 'imgs'}",
         f"dataset.prepared={tmp_path / 'kept'}",
-        *("dataset.resize=8", "dataset.crop=8", "dataset.class_names=[cats,dogs]", "dataset.split_seed=1"),
+        *("dataset.resize=8", "dataset.crop=8", "dataset.std=[0.2,0.2,0.2]", "dataset.holdout=0.2"),
         "dataset.check=decode",
     ]
-    with pytest.raises(ConfigError, match=r"1 of 24 files are bad(.|\n)*cats/3\.png"):
+    with pytest.raises(ConfigError, match=r"1 of 24 files are bad(.|\n)*cats/5\.png"):
         run(["prepare", *way])
 
 
 def test_text_in_the_way_out_is_quoted_where_the_grammar_wants_it() -> None:
-    dataset = ImageFolder(root="my imgs", class_names=("a,b", "größe"))
+    dataset = ImageFolder(root="my imgs", prepared="a,b größe")
     with pytest.raises(ConfigError) as raised, file_errors(dataset):
         raise BadImage("a.jpg", "empty")
     _, _, words = str(raised.value).partition("daso-bench prepare ")
     (composed,) = compose(shlex.split(words), sweep=False)
     assert composed.config is not None
     assert dataset_of(composed.config, Path("/")) == dataclasses.replace(
-        dataset, root="/my imgs", check="decode"
+        dataset, root="/my imgs", prepared="/a,b größe", check="decode"
     )
 
 

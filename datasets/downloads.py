@@ -1,118 +1,26 @@
-"""Preparing data sets safely: locks, temporary names, downloads; and the base class of downloaded data sets.
-
-One process prepares while others wait, and a process that is killed leaves nothing that looks complete: the
-folder has a lock, which the system releases when its holder dies; temporary names, which the next holder of
-the lock removes; and a rename at the end.
-"""
+"""Data sets that torchvision downloads: their keys, the download, the validation split held out of train."""
 
 import contextlib
-import fcntl
 import http.client
 import io
-import os
-import shutil
 import socket
-import tempfile
 import textwrap
 from abc import ABC
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import ClassVar, Self
 
+import torch
 from torch import Tensor
 
 from .data import Data, Split
 from .dataset import Dataset, DatasetInfo
+from .stream_seeds import stream_seed
 from .transforms import Change, recipe
-from .tree import split_by_class
 
-LOCK = ".daso-bench.lock"
-TEMPORARY = ".daso-bench-unfinished-"
-_TRIES = 10
 TIMEOUT_S = 30.0  # without an answer
 # HTTPException: of a malformed answer; ValueError: of a malformed address in a redirection.
 _FAILURES = (RuntimeError, OSError, http.client.HTTPException, ValueError)
-
-
-class BadFile(OSError):
-    """A file is damaged, cut short, or of another data set: the message names it and the way out."""
-
-
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of `folder` (made if missing); temporary files of earlier holders are removed.
-
-    If the block fails, the lock file and the folders made for it are removed, unless they hold other files.
-    Raises OSError naming the folder if it cannot be written, FileNotFoundError if it is no folder.
-    """
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
-    try:
-        with _lock_of(folder):
-            for left in folder.glob(f"{TEMPORARY}*"):
-                shutil.rmtree(left) if left.is_dir() else left.unlink()
-            try:
-                yield
-            except BaseException:
-                (folder / LOCK).unlink(missing_ok=True)
-                raise
-    except BaseException:
-        with contextlib.suppress(OSError):  # a folder that is not empty stays
-            for path in made:
-                path.rmdir()
-        raise
-
-
-@contextlib.contextmanager
-def _lock_of(folder: Path) -> Iterator[None]:
-    """Hold the lock file of `folder`. If a failing holder removed the file meanwhile, lock the next one."""
-    tries = _TRIES
-    while True:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            lock = open(folder / LOCK, "a")  # noqa: SIM115 (closed below, also when the lock cannot be had)
-        except FileExistsError as error:
-            raise FileNotFoundError(f"{folder}: is no folder") from error
-        except OSError as error:
-            tries -= 1
-            if tries and isinstance(error, FileNotFoundError):  # a failing holder has just removed it?
-                continue
-            raise OSError(f"{folder}: cannot be written ({error.strerror})") from error
-        with lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if _is(folder / LOCK, lock.fileno()):
-                yield
-                return
-
-
-def _is(path: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
-
-
-@contextlib.contextmanager
-def scratch(folder: Path) -> Iterator[Path]:
-    """A temporary folder in `folder`, on the same file system, so that renaming out of it is one step."""
-    with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=folder) as temporary:
-        yield Path(temporary)
-
-
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary file that replaces `path` when the block ends without an exception."""
-    handle, name = tempfile.mkstemp(prefix=TEMPORARY, dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
-        temporary.chmod(0o644)  # mkstemp makes files that only the owner can read
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -146,7 +54,17 @@ def elsewhere(name: str, root: str, files: str) -> str:
     )
 
 
-# ------------------------------------------------------------------ fetched by torchvision
+def split_by_class(labels: Tensor, held_out_per_class: int, name: str) -> tuple[Tensor, Tensor]:
+    """Indices int64, ascending, of (the rest, the held-out samples): the same number of each class.
+
+    labels: int64 [M]; name: of the data set, which decides the draw.
+    """
+    generator = torch.Generator().manual_seed(stream_seed(0, name, "validation"))
+    order = torch.randperm(len(labels), generator=generator)
+    held_out = torch.zeros(len(labels), dtype=torch.bool)
+    for label in labels.unique():
+        held_out[order[labels[order] == label][:held_out_per_class]] = True
+    return (~held_out).nonzero().flatten(), held_out.nonzero().flatten()
 
 
 @dataclass(frozen=True, kw_only=True)
