@@ -9,8 +9,7 @@ from collections.abc import Callable
 from ...datasets.sampler import Sampler
 from ...models.sized import Sized
 from ...models.spec import InputSpec, Model
-from ...strategies.asynchronous import AsynchronousStrategy
-from ...strategies.base import Strategy
+from ...strategies.base import AsynchronousStrategy, Strategy
 from ...strategies.errors import ConfigError, unknown, within
 from .launchers import LauncherConfig
 from .model_building import built, input_spec, normalises
