@@ -33,12 +33,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from .averaging import LeaderMean, WorldMean, mean_of_snapshots, mix_buffers, samples_of_round
+from .averaging import Mean, leader_mean, mean_of_snapshots, mix_buffers, samples_of_round, world_mean
 from .base import Strategy
 from .communicator import Communicator, Work
 from .errors import ConfigError, above, at_least, one_of
@@ -214,7 +215,7 @@ class DASO(Strategy):
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.check(self.config, Plan(comm.topology, progress.epochs, 0))
         self.replica, self.comm = replica, comm
-        self.everybody = WorldMean(comm)
+        self.everybody: Mean = partial(world_mean, comm)
         self.nodes = comm.topology.nodes
         self.ranks_per_node = comm.topology.ranks_of_nodes[0]
         self.warmup_epochs, self.cooldown_epochs = self.config.blocking_epochs(progress.epochs)
@@ -318,18 +319,18 @@ class DASO(Strategy):
         return self.equal
 
     def snapshot(self, progress: Progress) -> Callable[[], Tensor]:
-        mean = LeaderMean(self.comm)
-        return mean_of_snapshots(self.replica, self.config.buffers, mean, self.everybody)
+        mean = partial(leader_mean, self.comm)
+        return mean_of_snapshots(self.replica, self.comm, self.config.buffers, mean, self.everybody)
 
     @contextmanager
     def averaged_model(self) -> Iterator[None]:
         with self.replica.kept():
             if self.nodes > 1 and not self.equal:
                 mean = self.replica.flat()
-                LeaderMean(self.comm)(mean)
+                leader_mean(self.comm, mean)
                 self.replica.load(mean)
             # `none` is about training: an evaluated model has one set of statistics in any case.
-            mix_buffers(self.replica, self.config.buffers, self.everybody)
+            mix_buffers(self.replica, self.comm, self.config.buffers, self.everybody)
             yield
 
     def finalize(self) -> None:
@@ -556,4 +557,4 @@ class DASO(Strategy):
 
     def _epoch_end_buffers(self) -> None:
         if self.config.buffers != "none":
-            mix_buffers(self.replica, self.config.buffers, self.everybody)
+            mix_buffers(self.replica, self.comm, self.config.buffers, self.everybody)

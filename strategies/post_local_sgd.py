@@ -22,9 +22,10 @@ H of 16 or 32, momentum never averaged.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from .averaging import LeaderMean, PeriodicStrategy, check_policies, samples_of_round
+from .averaging import PeriodicStrategy, check_policies, leader_mean, samples_of_round
 from .communicator import Communicator
 from .errors import ConfigError, above, at_least, one_of
 from .gradients import DEFAULT_BUCKET_MIB
@@ -75,7 +76,7 @@ class PostLocalSGD(PeriodicStrategy):
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         by_node = self.config.unit == "node"
-        self.start(replica, comm, mean=LeaderMean(comm) if by_node else None)
+        self.start(replica, comm, mean=partial(leader_mean, comm) if by_node else None)
         self.period = self.config.sync_every
         self.local_group = NODE if by_node else None
         self.switch_samples = self._switch_samples(progress)

@@ -190,8 +190,7 @@ def _check(arguments: list[str]) -> int:
         from ..doctor.slurm_check import check as check_cluster
 
         return check_cluster(words, config_dir=folder_of(options.config_dir), cwd=Path.cwd())
-    from ..conformance.candidates import RANKS, ranks_of
-    from ..conformance.check_command import check
+    from ..conformance.check_command import RANKS, check, ranks_of
 
     ranks = [ranks_of(text) for text in options.ranks if "=" not in text] or RANKS
     return check(words, ranks=ranks, config_dir=folder_of(options.config_dir), jobs=options.jobs)

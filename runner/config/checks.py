@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 from ...datasets.sampler import Sampler
 from ...models.spec import InputSpec, Model, Sized
-from ...strategies.asynchronous import AsynchronousStrategy
-from ...strategies.base import Strategy
+from ...strategies.base import AsynchronousStrategy, Strategy
 from ...strategies.errors import ConfigError, unknown, within
 from .launchers import LauncherConfig
 from .model_building import built, input_spec, normalises

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from ...datasets.data import Data as Splits
 from ...datasets.sampler import split
-from ...strategies.asynchronous import AsynchronousStrategy
-from ...strategies.base import Shares, Strategy
+from ...strategies.base import AsynchronousStrategy, Shares, Strategy
 from ...strategies.communicator import Communicator
 from ...strategies.progress import Progress
 from ...strategies.seeds import derive

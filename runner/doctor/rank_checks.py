@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...strategies.asynchronous import AsynchronousStrategy
+from ...strategies.base import AsynchronousStrategy
 from ...strategies.errors import ConfigError
 from ...strategies.topology import WORLD
 from ..communication.torch_communicator import TorchCommunicator

@@ -21,7 +21,7 @@ from ..config.load import from_composed, to_plain
 from ..config.overrides import key_of
 from ..config.run_config import RunConfig
 from ..config.typed import plain, typed
-from ..conformance.candidates import candidates
+from ..conformance.check_command import candidates
 from ..conformance.checks import Candidate
 from ..conformance.real_processes import plain_of
 from ..launch.launcher import ranks_in_words

@@ -76,6 +76,10 @@ class OutOfTime(RuntimeError):
     """`until_ns` has come."""
 
 
+class Deadlock(RuntimeError):
+    """No rank can go on. The message lists what each rank waits for."""
+
+
 class Simulator:
     """Runs one body per rank against a network; time passes only in `advance` and in waits.
 
@@ -105,8 +109,8 @@ class Simulator:
     def run(self, body: Callable[[int], Any], *, until_ns: int | None = None) -> list[Any]:
         """Run `body(rank)` for every rank to its end, or to `until_ns`, whatever comes first.
 
-        Returns their results. An exception of any rank ends the run. Raises RuntimeError if no rank can go
-        on, with what each waits for; OutOfTime.
+        Returns their results. An exception of any rank ends the run. Raises Deadlock if no rank can go on;
+        OutOfTime.
         """
         self._hub = getcurrent()
         results: list[Any] = [None] * self.topology.ranks
@@ -134,7 +138,7 @@ class Simulator:
             thread.switch()
         stuck = [thread for thread in self._rank_of if not thread.dead]
         if stuck:
-            raise RuntimeError(f"deadlock: no rank can go on: {'; '.join(map(self._wait_of, stuck))}")
+            raise Deadlock(f"no rank can go on: {'; '.join(map(self._wait_of, stuck))}")
         return results
 
     def advance(self, rank: int, nanoseconds: int) -> None:

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ...datasets.data import Data
-from ...strategies.asynchronous import AsynchronousStrategy
-from ...strategies.base import Strategy
+from ...strategies.base import AsynchronousStrategy, Strategy
 from ...strategies.communicator import Communicator
 from ...strategies.errors import ConfigError
 from ...strategies.progress import Plan, Progress

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ...strategies.asynchronous import AsynchronousStrategy
+from ...strategies.base import AsynchronousStrategy
 from ...strategies.topology import WORLD
 from ..records.run_directory import FAILED, OK, Outcome
 from . import checkpoint

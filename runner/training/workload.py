@@ -8,7 +8,7 @@ from torch import nn
 from ...datasets.data import Data
 from ...datasets.sampler import Sampler
 from ...models.spec import InputSpec
-from ...strategies.asynchronous import AsynchronousStrategy
+from ...strategies.base import AsynchronousStrategy
 from ...strategies.seeds import derive
 from ..communication.traffic import CountedCommunicator
 from ..config.checks import check_batch_norm

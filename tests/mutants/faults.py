@@ -334,8 +334,8 @@ FAULTS = [
     Fault(
         "mean over one rank too many",
         "local_sgd",
-        "            flat /= self.comm.topology.ranks\n",
-        "            flat /= self.comm.topology.ranks + 1\n",
+        "        flat /= comm.topology.ranks\n",
+        "        flat /= comm.topology.ranks + 1\n",
         "averaging.py",
     ),
     Fault(
@@ -423,8 +423,8 @@ FAULTS = [
     Fault(
         "leaders are not weighted",
         "ednncomm",
-        "            flat *= self.weight\n            self.comm.all_reduce(flat, LEADERS).wait()\n",
-        "            flat /= self.comm.topology.nodes\n            self.comm.all_reduce(flat, LEADERS).wait()\n",
+        "        flat *= len(comm.members(NODE)) / comm.topology.ranks if weight is None else weight\n",
+        "        flat /= comm.topology.nodes\n",
         "averaging.py",
     ),
     Fault(
@@ -442,7 +442,7 @@ FAULTS = [
     Fault(
         "slices without weight",
         "ednncomm",
-        "piece = flat[q * size : (q + 1) * size] * self.weight",
+        "piece = flat[q * size : (q + 1) * size] * weight",
         "piece = flat[q * size : (q + 1) * size] * 1.0",
     ),
     Fault("outer step the wrong way", "diloco", "        theta -= step\n", "        theta += step\n"),

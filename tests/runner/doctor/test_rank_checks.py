@@ -15,7 +15,7 @@ from daso_bench.runner.config.compose import compose
 from daso_bench.runner.config.load import from_composed, to_plain
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.conformance import real_processes
-from daso_bench.runner.conformance.candidates import candidates
+from daso_bench.runner.conformance.check_command import candidates
 from daso_bench.runner.conformance.checks import Candidate
 from daso_bench.runner.conformance.trial import problem
 from daso_bench.runner.doctor import rank_checks, slurm_check

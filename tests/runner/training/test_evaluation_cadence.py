@@ -22,7 +22,7 @@ from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
 from daso_bench.runner.training.device_model import StepTime
 from daso_bench.runner.training.evaluation import Evaluator, Score
 from daso_bench.runner.training.trainer import Observer, Trainer
-from daso_bench.strategies.asynchronous import AsynchronousStrategy
+from daso_bench.strategies.base import AsynchronousStrategy
 
 EPOCH, EPOCHS, BATCH = 96, 4, 16
 NEVER = 10**9
