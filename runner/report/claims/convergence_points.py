@@ -21,7 +21,7 @@ from .. import words
 from ..data.arms import Arm, Comparison
 from ..statistics import noise_floor
 from ..statistics.noise_floor import Shift
-from ..statistics.ratio import SIGNIFICANT, Times
+from ..statistics.welch import SIGNIFICANT, Times
 
 FOLDER = "convergence"
 FEWEST_RUNS = 10
