@@ -197,7 +197,7 @@ def _check(arguments: list[str]) -> int:
 _CLAIMS_HELP = """\
 The claims of the papers behind the strategies: what is claimed, where that is stated and how sure it is, by
 what and against what it is judged, under which conditions it was claimed (if the source states them), and the
-command that tests it. Numbers of a paper's tables are yours to add, as rows: docs/claims.md shows how.
+command that tests it. Numbers of a paper's tables are yours to add: docs/claims.md shows how.
 
   daso-bench claims
   daso-bench claims results/mission      each with its verdict by these runs: measured, verdict, and why
@@ -218,7 +218,7 @@ def _claims(arguments: list[str]) -> int:
         from ..report.claims.claim_tables import show_verdicts
 
         return show_verdicts(Path(options.directory), folder_of(options.config_dir))
-    from ..report.claims.claims_list import show
+    from ..report.claims.paper_claims import show
 
     return show(folder_of(options.config_dir))
 
