@@ -215,7 +215,7 @@ def _claims(arguments: list[str]) -> int:
         from ..report.claims.claim_tables import show_verdicts
 
         return show_verdicts(Path(options.directory), folder_of(options.config_dir))
-    from ..report.claims.claims_list import show
+    from ..report.claims.paper_claims import show
 
     return show(folder_of(options.config_dir))
 

@@ -162,7 +162,6 @@ def _stage(configs: Sequence[RunConfig], words: Sequence[str], unix: float, comm
         "commit": commit,
         "words": list(words),
         "baseline": study.baseline,
-        "interval": study.interval,
         "level": study.level,
         "arms": all_of([config.study.arm for config in configs if config.study.arm]),
         "sizes": all_of([config.study.size for config in configs if config.study.size]),

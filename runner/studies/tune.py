@@ -22,7 +22,7 @@ from ..records import display
 from ..records.json_lines import crossing, read_records, surviving, write_json
 from ..records.run_directory import FAILED, OK, WRONG_REQUEST, RunDirectory
 from ..records.seed_ranges import TRIAL, check_fair, phase_of, trial_seeds
-from ..report.statistics.ratio import Times
+from ..report.statistics.welch import Times
 from . import start
 from .pilot import derived_run, refuse_external
 from .plan import StudyPlan, plan_of

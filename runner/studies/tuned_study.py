@@ -30,7 +30,7 @@ SEARCHED = ("strategy", "optimizer", "schedule")  # what arms without names may 
 NOT_THE_ARM = ("seed", "run", "study", "hydra", "train.eval_phase")
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _NO_TEXT = ("null", "true", "false", "nan", "inf")
-_COMMON_STUDY = ("size", "same_seeds_share", "interval", "level")
+_COMMON_STUDY = ("size", "same_seeds_share", "level")
 
 
 @dataclass(frozen=True, kw_only=True)

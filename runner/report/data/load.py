@@ -58,7 +58,7 @@ class Run:
 
     @property
     def run_id(self) -> str:
-        return str(self.status.get("run_id") or _get(self.config, "run", "id") or Path(self.place).name)
+        return str(self.status.get("run_id") or value_at(self.config, "run", "id") or Path(self.place).name)
 
     @property
     def found_again(self) -> str:
@@ -69,7 +69,7 @@ class Run:
 
     @property
     def study(self) -> str:
-        return str(self.status.get("study") or _get(self.config, "study", "name") or "runs")
+        return str(self.status.get("study") or value_at(self.config, "study", "name") or "runs")
 
     def name(self, group: str) -> str:
         """The short name of what config group `group` holds ("strategy" -> "daso")."""
@@ -109,27 +109,27 @@ class Run:
     @property
     def arm_name(self) -> str:
         """`study.arm`: the study's name for what is compared; "" if it gave none."""
-        return str(_get(self.config, "study", "arm") or "")
+        return str(value_at(self.config, "study", "arm") or "")
 
     @property
     def size(self) -> str:
         """`study.size`: "" if the study has one size only."""
-        return str(_get(self.config, "study", "size") or "")
+        return str(value_at(self.config, "study", "size") or "")
 
     @property
     def assumption(self) -> str:
         """`study.assumption`: the one departure from what the study assumes otherwise; "" for none."""
-        return str(_get(self.config, "study", "assumption") or "")
+        return str(value_at(self.config, "study", "assumption") or "")
 
     @property
     def role(self) -> str:
         """`study.role`: "same_seeds" or "fresh_seeds" of a second baseline, "placebo", or ""."""
-        return str(_get(self.config, "study", "role") or "")
+        return str(value_at(self.config, "study", "role") or "")
 
     @property
     def tuned(self) -> str:
         """`study.tuned`: the arm whose tuned settings this run has; "" for the study's own settings."""
-        return str(_get(self.config, "study", "tuned") or "")
+        return str(value_at(self.config, "study", "tuned") or "")
 
     @property
     def seed(self) -> Any:
@@ -168,17 +168,17 @@ class Run:
 
     @property
     def target(self) -> float | None:
-        return _get(self.config, "train", "target")
+        return value_at(self.config, "train", "target")
 
     @property
     def stop(self) -> str:
         """What ends it: "budget", or the target ("first", "confirmed")."""
-        return str(_get(self.config, "train", "stop") or "budget")
+        return str(value_at(self.config, "train", "stop") or "budget")
 
     @property
     def metric(self) -> str:
         """What the target is about: "accuracy", "miou", "loss" and so on."""
-        return str(_get(self.config, "train", "target_metric") or "accuracy")
+        return str(value_at(self.config, "train", "target_metric") or "accuracy")
 
     @cached_property
     def crossing(self) -> Crossing | None:
@@ -208,7 +208,7 @@ class Run:
     @cached_property
     def judged_by(self) -> Metric:
         """What its models are judged by."""
-        target = _get(self.config, "dataset", "_target_")
+        target = value_at(self.config, "dataset", "_target_")
         return metric_of(self.metric, self.evaluations, self.summary, task=task_of(str(target or "")))
 
     def points(self, x: str) -> list[Point]:
@@ -277,8 +277,9 @@ def number(value: Any) -> float | None:
     return None
 
 
-def _get(config: Mapping[str, Any], *names: str) -> Any:
-    value: Any = config
+def value_at(tree: Mapping[str, Any], *names: str) -> Any:
+    """What stands at `names`, each inside the one before; None where one is missing."""
+    value: Any = tree
     for name in names:
         value = value.get(name) if isinstance(value, Mapping) else None
     return value

@@ -96,7 +96,6 @@ def test_a_role_needs_a_free_name_and_a_scored_seed(tmp_path: Path):
     ("changes", "said"),
     [
         ({"role": "second"}, "study.role=second"),
-        ({"interval": "bootstrap"}, "study.interval=bootstrap"),
         ({"level": 95}, "study.level=95"),
         ({"level": 0.4}, "study.level=0.4"),
         ({"same_seeds_share": 0}, "study.same_seeds_share=0"),

@@ -1,8 +1,8 @@
-"""Ratios of geometric mean times and differences of means with t intervals, and Holm's correction.
+"""Welch's t intervals of ratios of geometric mean times and of differences of means, and Holm's correction.
 
-scipy's `ttest_ind` and `ttest_rel` give the same intervals for plain samples (tests compare them). They take
-no lower limit of a variance, no scatter of zero, no planned number of runs and no arrays of variances, so the
-formula is here. Source: docs/method.md, "Statistics of ratios".
+scipy's `ttest_ind` gives the same interval for plain samples (a test compares them). It takes no lower limit
+of a variance, no scatter of zero, no planned number of runs and no arrays of variances, so the formula is
+here. Source: docs/method.md, "Statistics of ratios".
 """
 
 import math
@@ -77,10 +77,10 @@ def exponential(value: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A difference of means, and what its interval is made of.
+    """A mean or a difference of means, and what its interval is made of.
 
-    `variances`: of single runs, one of each side (Welch) or one of the differences (paired), in the squared
-    unit of `difference`. `counts`: the runs behind each of them, 2 or more. `level`: of the interval.
+    `variances`: of single runs, one of each mean, in the squared unit of `difference`. `counts`: the runs
+    behind each of them, 2 or more. `level`: of the interval.
     """
 
     difference: float
@@ -141,26 +141,12 @@ def welch_difference(
     )
 
 
-def paired_difference(
-    first: Sequence[float], second: Sequence[float], *, least: float = 0.0, level: float = LEVEL
-) -> Estimate:
-    """The mean of first[i] - second[i]; `least`: lower limit of the variance of the differences.
-
-    Raises ConfigError for unequal numbers of runs, fewer than 2, or values that are not finite.
-    """
-    if len(first) != len(second):
-        raise ConfigError(
-            f"study.interval=paired: {len(first)} runs, {len(second)} runs; pairs need equal seeds, use welch"
-        )
-    return mean_of(_finite(first) - _finite(second), least=least, level=level)
-
-
-def mean_of(values: Sequence[float], *, least: float = 0.0, level: float = LEVEL) -> Estimate:
-    """The mean of `values`, as a difference from 0. Raises ConfigError as `paired_difference` does."""
+def mean_of(values: Sequence[float], *, level: float = LEVEL) -> Estimate:
+    """The mean of `values` with its t interval. Raises ConfigError as `welch_difference` does."""
     array = _finite(values)
     return Estimate(
         difference=float(array.mean()),
-        variances=(max(float(array.var(ddof=1)), least),),
+        variances=(float(array.var(ddof=1)),),
         counts=(len(array),),
         level=level,
     )
@@ -219,7 +205,6 @@ class Ratio:
     """
 
     estimate: Estimate
-    ratio_of_medians: float
     side: Side = ""
 
     @property
@@ -245,12 +230,6 @@ class Ratio:
         """One-sided p of "the true ratio is at most 1"; 1 where only an upper bound is known."""
         return 1.0 if self.side == "≤" else self.estimate.p_not_above_0
 
-    @property
-    def sensitive_to_outliers(self) -> bool:
-        """Whether the ratio of medians lies outside the interval, by more than rounding."""
-        rounding = 1e-9 * self.point
-        return not self.low - rounding <= self.ratio_of_medians <= self.high + rounding
-
     def with_runs(self, runs: int) -> Interval:
         """The interval that `runs` runs of each arm would give if point and spread stayed as they are."""
         return self._without_unknown_end(self.estimate.with_runs(runs))
@@ -272,25 +251,7 @@ def welch(base: Times, arm: Times, *, level: float = LEVEL, side: Side = "") -> 
     if min(len(base.seconds), len(arm.seconds)) < FEWEST_RUNS:
         return None
     least = (base.grid_variance, arm.grid_variance)
-    return _ratio(base, arm, welch_difference(base.logs, arm.logs, least=least, level=level), side)
-
-
-def paired(base: Times, arm: Times, *, level: float = LEVEL, side: Side = "") -> Ratio | None:
-    """The same with t on the differences of ln T; run i of both arms has the same seed. None below 3 runs.
-
-    Only for a plan that chose it before the first scored run. The rules name the grid variance for Welch
-    only; here the variance of the differences is at least the sum of both sides' grid variances. Raises
-    ConfigError for unequal numbers of runs.
-    """
-    if min(len(base.seconds), len(arm.seconds)) < FEWEST_RUNS:
-        return None
-    least = base.grid_variance + arm.grid_variance
-    return _ratio(base, arm, paired_difference(base.logs, arm.logs, least=least, level=level), side)
-
-
-def _ratio(base: Times, arm: Times, estimate: Estimate, side: Side) -> Ratio:
-    medians = float(np.median(base.seconds) / np.median(arm.seconds))
-    return Ratio(estimate=estimate, ratio_of_medians=medians, side=side)
+    return Ratio(estimate=welch_difference(base.logs, arm.logs, least=least, level=level), side=side)
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:
