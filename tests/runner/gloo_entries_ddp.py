@@ -1,6 +1,7 @@
 """What the ranks of the tests of ddp over gloo do; imported by the ranks themselves."""
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from daso_bench.runner.communication.torch_communicator import GradBucket, TorchCommunicator
 from daso_bench.runner.training.context import undone_step
 from daso_bench.runner.training.torch_replica import TorchReplica
-from daso_bench.strategies.communicator import Communicator
+from daso_bench.strategies.communicator import Communicator, Work
 from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.gradients import Reduction
 from daso_bench.strategies.progress import Progress
@@ -137,9 +138,9 @@ class Stamped(Reduction):
     def __init__(self) -> None:
         self.stamps: list[int] = []
 
-    def sum(self, bucket: Tensor, index: int, shapes: Any, comm: Communicator) -> None:
+    def levels(self, bucket: Tensor, index: int, shapes: Any, comm: Communicator) -> Iterator[Work | None]:
         self.stamps.append(comm.now())
-        Flat().sum(bucket, index, shapes, comm)
+        yield from Flat().levels(bucket, index, shapes, comm)
 
 
 def net_numel() -> int:
@@ -260,12 +261,12 @@ class Failing(Reduction):
         self.ranks, self.steps = ranks, 0
         self.seen: list[int] = []
 
-    def sum(self, bucket: Tensor, index: int, shapes: Any, comm: Communicator) -> None:
+    def levels(self, bucket: Tensor, index: int, shapes: Any, comm: Communicator) -> Iterator[Work | None]:
         self.steps += index == 0
         self.seen.append(index)
         if (self.steps, index) == (3, 1) and comm.rank in self.ranks:
             raise ZeroDivisionError("this bucket does not add up")
-        Flat().sum(bucket, index, shapes, comm)
+        yield from Flat().levels(bucket, index, shapes, comm)
 
 
 def failing(comm: TorchCommunicator, reduction: Failing, overlap: bool) -> None:

@@ -12,6 +12,7 @@ import torch
 from runs import config
 from test_torch_world import launch
 
+from daso_bench.runner.communication.traffic import CountedCommunicator
 from daso_bench.runner.config import load
 from daso_bench.runner.config.launchers import LAUNCHERS
 from daso_bench.runner.launch import local
@@ -31,9 +32,7 @@ from daso_bench.runner.machine.cores import (
 from daso_bench.runner.records.json_lines import read_json
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.simulation.simulated_world import simulate
-from daso_bench.runner.training import gather
 from daso_bench.runner.training.callbacks import RunQueueTime
-from daso_bench.strategies.communicator import Communicator
 from daso_bench.strategies.errors import ConfigError, MachineError
 
 
@@ -298,14 +297,16 @@ def test_the_worst_rank_is_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_others: list[float], worst: float | None
 ):
     rows = torch.tensor([[value] for value in of_others], dtype=torch.float64)
-    monkeypatch.setattr(gather, "vectors", lambda comm, own: torch.cat([own[None], rows]))
-    callback = RunQueueTime(waited(tmp_path, 10), cast(Communicator, None))
+    comm = SimpleNamespace(gather=lambda mine: torch.cat([mine[None], rows]))
+    callback = RunQueueTime(waited(tmp_path, 10), cast(CountedCommunicator, comm))
     assert callback.on_end(1000 * MS, finished=True) == {"run_queue_share": worst}
 
 
 def test_it_is_told_when_training_starts_and_pauses():
     calls: list[bool] = []
-    callback = RunQueueTime(cast(RunQueue, SimpleNamespace(training=calls.append)), cast(Communicator, None))
+    callback = RunQueueTime(
+        cast(RunQueue, SimpleNamespace(training=calls.append)), cast(CountedCommunicator, None)
+    )
     callback.on_train_start()
     callback.on_pause()
     assert calls == [True, False]
