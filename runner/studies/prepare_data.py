@@ -23,12 +23,12 @@ from ..config.compose import compose
 from ..config.load import dataset_of, reader_of
 from ..config.model_building import check_build, input_spec
 from ..config.overrides import key_of
-from ..config.reader_config import PackedReader, path_of, reads
+from ..config.reader_config import PackedReader, path_of
 from ..config.schema import RunConfig
 from ..records.display import make_console, say
 from ..records.run_directory import OK, RunDirectory, write_data_file
 from ..training.data_errors import data_errors
-from ..training.packed.packed_set import look_at, memory_needed, open_set, write_set
+from ..training.packed.packed_set import look_at, open_set, write_set
 
 GROUPS = ("dataset", "reader")
 
@@ -126,14 +126,7 @@ class Preparation:
         name = f"{path_of(dataset, reader)} {reader.shuffle_seed} {dataset!r}"
         about = self._once(name, lambda: _about_packed(dataset, reader))
         self._once(f"{name} {reader!r} {nodes}", lambda: look_at(dataset, reader, nodes))
-        if reads(reader, config.launcher):
-            shape = f"{config.cluster.ranks_of_nodes} {config.train.global_batch_size} {config.launcher.name}"
-            self._once(f"{name} {reader!r} {shape}", lambda: self._tell_memory(config))
         return about
-
-    def _tell_memory(self, config: RunConfig) -> None:
-        if (words := memory_needed(config)) is not None:
-            say(self._console, f"  {words}")
 
     def _get_ready(self, dataset: Dataset) -> None:
         _prepare(dataset, self._console)

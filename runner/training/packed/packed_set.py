@@ -7,25 +7,19 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 from torch import Tensor
 
 from ....datasets.atomic_files import locked
 from ....datasets.data import Data
 from ....datasets.dataset import Dataset, Tell
-from ....datasets.packed.feeder import Geometry
-from ....datasets.packed.packed_file import START_BYTES, Packed, Writer
-from ....datasets.packed.packed_format import DamagedFile, Description, described
+from ....datasets.packed.packed_file import Packed, Writer
+from ....datasets.packed.packed_format import MAGIC, DamagedFile, Description
 from ....datasets.packed.readers import CHUNK_BYTES
 from ....datasets.packed.record_codec import RecordCodec, codec_of
-from ....datasets.packed.record_order import chunks, shuffled
+from ....datasets.packed.record_order import chunks, records_of, shuffled
 from ....strategies.errors import ConfigError, MachineError
 from ...config.reader_config import PackedReader, ReaderConfig, path_of
-from ...config.schema import RunConfig
-
-MUCH_MEMORY_BYTES = 200 * 10**6
-_LESS = "a smaller train.global_batch_size or reader.prefetch_batches needs less"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -116,29 +110,6 @@ def command(dataset: Dataset, reader: PackedReader) -> str:
     return f"{' '.join(words)} (and the run's other dataset keys)"
 
 
-def memory_needed(config: RunConfig) -> str | None:
-    """The most memory that the readers of a machine take, in words; None where it is little, or none is read.
-
-    It is an upper bound: with records of many sizes some pages are never used.
-    Raises ConfigError where it is more than this machine has. `look_at` has found the file.
-    """
-    reader, ranks_of_nodes = config.reader, config.cluster.ranks_of_nodes
-    if not isinstance(reader, PackedReader):
-        return None
-    with Packed(path_of(config.dataset, reader)) as packed:
-        ranks = max(ranks_of_nodes) if reader.by_node else 1
-        records = -(-config.train.global_batch_size * ranks // sum(ranks_of_nodes))
-        slots = Geometry.of(packed, records, depth=reader.prefetch_batches + 1)
-        each = slots.depth * slots.slot_bytes + reader.own_bytes(packed, slots.content_bytes)
-    by_node = [1 if reader.by_node else ranks for ranks in ranks_of_nodes]
-    readers = max(by_node) if config.launcher.external else sum(by_node)  # of the fullest machine
-    start = f"reader={reader.name}: {readers} on a machine, each up to {each / 1e6:.0f} MB for what is read"
-    total = psutil.virtual_memory().total
-    if each * readers > total:
-        raise ConfigError(f"{start}: more than the {total / 1e6:.0f} MB that this one has; {_LESS}")
-    return f"{start}; {_LESS}" if each > MUCH_MEMORY_BYTES else None
-
-
 def _opened(dataset: Dataset, reader: PackedReader) -> Packed:
     """The open file, not compared with anything. Raises ConfigError or MachineError."""
     path, again = path_of(dataset, reader), command(dataset, reader)
@@ -169,12 +140,14 @@ def _other_content(path: Path, wanted: Description) -> str | None:
     if not path.is_file():
         return "is no regular file"
     with path.open("rb") as file:
-        start = file.read(START_BYTES)
-    if not start:
+        start = file.read(len(MAGIC))
+    if start and start != MAGIC:
+        return "is no packed file"
+    try:
+        with Packed(path) as packed:
+            held = packed.description
+    except DamagedFile:
         return None
-    held = described(start)
-    if held is None:
-        return "holds something else than a packed file that can be known again"
     if (held.name, held.shuffle_seed) == (wanted.name, wanted.shuffle_seed):
         return None
     return (
@@ -186,10 +159,10 @@ def _other_content(path: Path, wanted: Description) -> str | None:
 def _check_records(packed: Packed, tell: Tell) -> None:
     """Read all records. Raises DamagedFile for the first that differs from what was written."""
     for run in chunks(packed.starts(), CHUNK_BYTES):
-        content = memoryview(bytearray(packed.size_of(run.first, run.count)))
-        packed.read(run.first, run.count, content)
-        packed.check(run.records(), content)
-        tell(run.end, len(packed))
+        content = memoryview(bytearray(packed.size_of(run.start, len(run))))
+        packed.read(run.start, len(run), content)
+        packed.check(records_of([run]), content)
+        tell(run.stop, len(packed))
 
 
 def _codec(data: Data, reader: PackedReader) -> RecordCodec:

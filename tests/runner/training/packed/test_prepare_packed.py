@@ -15,7 +15,6 @@ from daso_bench.runner.records.display import make_console
 from daso_bench.runner.records.json_lines import read_json
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.studies.prepare_data import Preparation
-from daso_bench.runner.training.packed import packed_set
 from daso_bench.strategies.errors import ConfigError
 
 FOLDER = ("dataset=imagefolder", "dataset.root=imgs", "dataset.resize=8", "dataset.crop=8")
@@ -112,22 +111,6 @@ def test_a_file_of_few_chunks_a_node_is_refused_before_a_run_has_a_folder(images
         Preparation(make_console()).check(request.config)
     one = replace(request.config, cluster=replace(request.config.cluster, nodes=1, ranks_per_node=(2,)))
     Preparation(make_console()).check(one)
-
-
-def test_a_run_whose_reader_takes_much_memory_says_so_once_and_one_that_reads_nothing_does_not(
-    images: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(packed_set, "MUCH_MEMORY_BYTES", 0)
-    words = [*FOLDER, "reader=block", BATCH, "cluster.nodes=1", "cluster.ranks_per_node=1"]
-    assert run(["prepare", *FOLDER, "reader=block"]) == 0
-    for launcher, times in (("local", 1), ("simulated", 0)):
-        found = requests([*words, f"launcher={launcher}"], sweep=False, cwd=Path.cwd())
-        assert found[0].config is not None
-        preparation = Preparation(make_console())
-        capsys.readouterr()
-        for _ in range(2):
-            preparation.check(found[0].config)
-        assert capsys.readouterr().out.count("on a machine, each up to 0 MB") == times
 
 
 def test_prepare_takes_no_other_words(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
