@@ -50,7 +50,7 @@ def _digest_reader(reader: PackedReader, launcher: LauncherConfig, keys: dict[st
     usual = _dump_part(type(reader)())
     keys["path"] = usual["path"]
     if order_alone(launcher) is not None:
-        keys.update({key: usual[key] for key in reader.of_reading})
+        keys["prefetch_batches"] = usual["prefetch_batches"]
 
 
 def _content(path: Path) -> str:

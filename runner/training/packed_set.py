@@ -13,11 +13,11 @@ from torch import Tensor
 from ...datasets.atomic_files import locked
 from ...datasets.data import Data
 from ...datasets.dataset import Dataset, Tell
-from ...datasets.packed.packed_file import START_BYTES, Packed, Writer
-from ...datasets.packed.packed_format import DamagedFile, Description, described
+from ...datasets.packed.packed_file import Packed, Writer
+from ...datasets.packed.packed_format import MAGIC, DamagedFile, Description
 from ...datasets.packed.readers import CHUNK_BYTES
 from ...datasets.packed.record_codec import RecordCodec, codec_of
-from ...datasets.packed.record_order import chunks, shuffled
+from ...datasets.packed.record_order import chunks, records_of, shuffled
 from ...strategies.errors import ConfigError, MachineError
 from ..config.reader_config import PackedReader, ReaderConfig, path_of
 
@@ -140,12 +140,14 @@ def _other_content(path: Path, wanted: Description) -> str | None:
     if not path.is_file():
         return "is no regular file"
     with path.open("rb") as file:
-        start = file.read(START_BYTES)
-    if not start:
+        start = file.read(len(MAGIC))
+    if start and start != MAGIC:
+        return "is no packed file"
+    try:
+        with Packed(path) as packed:
+            held = packed.description
+    except DamagedFile:
         return None
-    held = described(start)
-    if held is None:
-        return "holds something else than a packed file that can be known again"
     if (held.name, held.shuffle_seed) == (wanted.name, wanted.shuffle_seed):
         return None
     return (
@@ -157,10 +159,10 @@ def _other_content(path: Path, wanted: Description) -> str | None:
 def _check_records(packed: Packed, tell: Tell) -> None:
     """Read all records. Raises DamagedFile for the first that differs from what was written."""
     for run in chunks(packed.starts(), CHUNK_BYTES):
-        content = memoryview(bytearray(packed.size_of(run.first, run.count)))
-        packed.read(run.first, run.count, content)
-        packed.check(run.records(), content)
-        tell(run.end, len(packed))
+        content = memoryview(bytearray(packed.size_of(run.start, len(run))))
+        packed.read(run.start, len(run), content)
+        packed.check(records_of([run]), content)
+        tell(run.stop, len(packed))
 
 
 def _codec(data: Data, reader: PackedReader) -> RecordCodec:

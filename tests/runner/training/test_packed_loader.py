@@ -1,6 +1,5 @@
 """Batches that are read are those by index in the reader's order, for ranks that share a reader too."""
 
-import re
 import threading
 import time
 from collections.abc import Callable
@@ -29,7 +28,6 @@ DATA, EPOCHS, BATCH = Blobs(), 3, 20
 NODES = (3, 1)
 READERS: list[PackedReader] = [
     Strided(),
-    Strided(threads=True),
     Block(),
     NodeBatch(),
     NodeBatch(prefetch_batches=1),
@@ -165,12 +163,10 @@ def test_chunks_of_which_there_are_few_a_node_are_refused_and_one_node_takes_any
     with pytest.raises(
         ConfigError,
         match=r"^reader\.chunk_mib=4: makes 1 chunks of the 96 records .* 4 nodes need 16 \(4 each\), or a "
-        r"node has much the same samples in every epoch; take reader\.chunk_mib=\S+ or less$",
-    ) as caught:
+        r"node has much the same samples in every epoch; take a smaller one, or another reader$",
+    ):
         ReaderOrder(sampler, 0, (1, 1, 1, 1), reader, opened, 9)
-    number = re.search(r"take reader\.chunk_mib=(\S+)", str(caught.value))
-    assert number is not None
-    fitting = replace(reader, chunk_mib=float(number[1]))
+    fitting = replace(reader, chunk_mib=300 / 2**20)
     order = ReaderOrder(sampler, 0, (1, 1, 1, 1), fitting, opened, 9)
     taken = [
         torch.cat([piece for (number, _), piece in order.upcoming(Progress(2, 5)) if number == epoch])
@@ -178,8 +174,6 @@ def test_chunks_of_which_there_are_few_a_node_are_refused_and_one_node_takes_any
     ]
     assert {*taken[0].tolist()} != {*taken[1].tolist()}
     ReaderOrder(sampler, 0, (4,), reader, opened, 9)
-    with pytest.raises(ConfigError, match=r"; take another reader$"):
-        reader.check(opened.packed, 25)
 
 
 def test_the_reader_stands_still_while_training_pauses(

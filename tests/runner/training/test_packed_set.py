@@ -1,4 +1,4 @@
-"""The file of a data set is written whole and once, another is refused."""
+"""The file of a data set is written whole and once, and another is refused."""
 
 import re
 from dataclasses import replace
@@ -115,12 +115,22 @@ def test_a_file_with_a_damaged_record_is_written_anew(reader: NodeBatch) -> None
     assert path.read_bytes() == whole
 
 
-@pytest.mark.parametrize("whole", [True, False])
-def test_a_packed_file_of_another_set_is_not_written_over(reader: NodeBatch, whole: bool) -> None:
+HELD = "holds the packed file of blobs with shuffle_seed 0, and this one would be of "
+
+
+@pytest.mark.parametrize(
+    ("dataset", "keys", "message"),
+    [
+        (OtherBlobs(), {}, rf"{HELD}other with 0"),
+        (Blobs(), {"shuffle_seed": 1}, rf"{HELD}blobs with 1"),
+        (Blobs(), {"shuffle_seed": None}, rf"{HELD}blobs with None"),
+    ],
+)
+def test_a_packed_file_of_another_set_or_order_is_not_written_over(
+    reader: NodeBatch, dataset: Blobs, keys: dict[str, Any], message: str
+) -> None:
     path = Path(reader.path)
-    before = path.read_bytes() if whole else path.read_bytes()[:5000]
-    path.write_bytes(before)
-    message = "holds the packed file of blobs with shuffle_seed 0, and this one would be of other with 0"
+    before = path.read_bytes()
     with pytest.raises(
         ConfigError, match=rf"^{re.escape(reader.path)}: {message}; delete it or take another reader\.path$"
     ):
@@ -128,15 +138,24 @@ def test_a_packed_file_of_another_set_is_not_written_over(reader: NodeBatch, who
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("content", [b"notes", b"DASOPACK", b"DASOPACK" + b"\x09" * 5000])
-def test_what_is_no_packed_file_or_a_later_kind_of_one_is_not_written_over(
-    tmp_path: Path, content: bytes
-) -> None:
+def test_what_is_no_packed_file_is_not_written_over_and_an_empty_file_is(tmp_path: Path) -> None:
     path = tmp_path / "precious.txt"
-    path.write_bytes(content)
-    with pytest.raises(ConfigError, match=r"precious\.txt: holds something else .*; delete it or take"):
+    path.write_text("notes")
+    with pytest.raises(ConfigError, match=r"precious\.txt: is no packed file; delete it or take another"):
         write_set(Blobs(), NodeBatch(path=str(path)), Blobs().load(), silent)
-    assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [("precious.txt", content)]
+    assert path.read_text() == "notes"
+    for name, make in (("folder", os.mkdir), ("pipe", os.mkfifo)):
+        make(tmp_path / name)
+        taken = NodeBatch(path=str(tmp_path / name))
+        with pytest.raises(ConfigError, match=f"{name}: is no regular file; delete it or take another"):
+            write_set(Blobs(), taken, Blobs().load(), silent)
+    (tmp_path / "empty").touch()
+    assert write_set(Blobs(), NodeBatch(path=str(tmp_path / "empty")), Blobs().load(), silent)
+
+
+def test_random_changes_of_images_need_no_other_file(reader: NodeBatch) -> None:
+    flipped = Blobs(augment="flip")
+    open_set(flipped, reader, flipped.load()).packed.close()
 
 
 def test_the_file_lies_with_the_data_one_for_each_order(tmp_path: Path) -> None:

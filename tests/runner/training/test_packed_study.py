@@ -10,7 +10,7 @@ from daso_bench.runner.config.reader_config import PackedReader
 def test_arms_differ_in_the_reader_alone_and_sizes_in_the_cache(tmp_path: Path) -> None:
     wanted = requests(["+study=paper_hsgd_readers", "seed=0"], sweep=True, cwd=tmp_path)
     runs = [request.config for request in wanted if request.config is not None]
-    assert len(runs) == len(wanted) == 10
+    assert len(runs) == len(wanted) == 8
     for run in runs:
         assert isinstance(run.reader, PackedReader)
         assert run.reader.cold == (run.study.size == "cold")
@@ -22,7 +22,7 @@ def test_arms_differ_in_the_reader_alone_and_sizes_in_the_cache(tmp_path: Path) 
 def test_sizes_of_records_differ_in_the_image_alone_and_the_file_has_the_same_bytes(tmp_path: Path) -> None:
     wanted = requests(["+study=paper_hsgd_record_sizes", "seed=0"], sweep=True, cwd=tmp_path)
     runs = [request.config for request in wanted if request.config is not None]
-    assert len(runs) == len(wanted) == 15
+    assert len(runs) == len(wanted) == 12
     record = {}
     for run in runs:
         assert isinstance(run.reader, PackedReader)
