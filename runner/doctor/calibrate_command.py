@@ -9,7 +9,6 @@ import re
 import shlex
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,7 @@ PAYLOADS = tuple(1024 * 4**power for power in range(9))  # 1 KiB to 64 MiB
 LOOK_STEPS, OWN_STEPS, STEPS = 3, 20, 4
 STEPS_S, OVERLAP_S, SUMS_S = 40.0, 15.0, 15.0  # what a part may take
 SUMS_OF_A_ROUND_S = 0.15  # all payloads, on a slow machine
-RUNS, RUN_S, START_S = 3, 5.0, 3.0
+RUNS, RUN_S = 3, 5.0
 _PATIENCE_S = 0.5  # after Ctrl-C: nothing is to be saved
 
 
@@ -53,37 +52,9 @@ class Ended(Exception):
         self.outcome = outcome
 
 
-@dataclass(frozen=True, kw_only=True)
-class CalibrationPlan:
-    """Rounds of each part, steps of a real run, and the seconds that all of it takes."""
-
-    steps: int
-    overlap: int
-    sums: int
-    run: int
-    seconds: float
-
-
-def plan_of(step_s: dict[int, float], own: int, ranks: int, links: int, effort: float) -> CalibrationPlan:
-    """From the seconds of a step by its samples. `links`: how many classes of them."""
-    round_s = sum((1 + STEPS) * seconds for seconds in step_s.values()) + OWN_STEPS * step_s[own]
-    sums_s = len(PAYLOADS) * step_s[own] + SUMS_OF_A_ROUND_S
-    steps = _rounds(STEPS_S / round_s, 6, 100, effort)
-    overlap = _rounds(OVERLAP_S / (3 * step_s[own]), 10, 150, effort) if ranks > 1 else 0
-    sums = _rounds(SUMS_S / sums_s, 8, 40, effort) if links else 0
-    run = _rounds(RUN_S / step_s[own], 60, 600, effort)
-    seconds = steps * round_s
-    seconds += overlap * 3 * step_s[own] + links * sums * sums_s
-    seconds += _runs(effort) * (START_S + 2 * run * step_s[own]) + START_S * (5 + links)
-    return CalibrationPlan(steps=steps, overlap=overlap, sums=sums, run=run, seconds=seconds)
-
-
-def _rounds(wanted: float, low: int, high: int, effort: float) -> int:
-    return max(2, round(effort * low), min(round(effort * high), round(effort * wanted)))
-
-
-def _runs(effort: float) -> int:
-    return max(1, round(effort * RUNS))
+def rounds(budget_s: float, round_s: float, low: int, high: int, effort: float = 1.0) -> int:
+    """How many rounds of `round_s` fit into the time for a part; `effort`: of the usual number."""
+    return max(2, round(effort * low), min(round(effort * high), round(effort * budget_s / round_s)))
 
 
 def calibrate(
@@ -108,9 +79,9 @@ def calibrate(
     with tempfile.TemporaryDirectory() as scratch:
         machine = Machine(console, config, Path(scratch), effort)
         try:
-            plan = machine.look()
-            results = machine.measured(plan, shlex.join(command), *names)
-            hold_out = machine.hold_out(cluster_of(render(results, name)), plan)
+            machine.look()
+            results = machine.measured(shlex.join(command), *names)
+            hold_out = machine.hold_out(cluster_of(render(results, name)))
             results = dataclasses.replace(results, hold_out=hold_out)
         except Ended as ended:
             display.say(console, ended.outcome.details.rstrip(), "dim")
@@ -133,6 +104,7 @@ class Machine:
     def __init__(self, console: Console, config: RunConfig, scratch: Path, effort: float) -> None:
         self._console, self._config, self._scratch, self._effort = console, config, scratch, effort
         self._launches = 0
+        self._step_s: dict[int, float] = {}  # by samples
         self.ranks = config.cluster.ranks
         self.own = max(1, config.train.global_batch_size // self.ranks)
         self.sizes = tuple(fit.sizes_around(self.own))
@@ -143,26 +115,29 @@ class Machine:
             if there
         }
 
-    def look(self) -> CalibrationPlan:
-        """Run a few steps of each size, and plan the measurement."""
+    def look(self) -> None:
+        """Run a few steps of each size: what a step takes decides how many rounds are measured."""
         took = self._measure("a first look", self._steps(1, LOOK_STEPS, LOOK_STEPS))
-        step_s = dict(zip(self.sizes, np.max(took["sizes"], (0, 2)).tolist(), strict=True))
-        plan = plan_of(step_s, self.own, self.ranks, len(self.pairs), self._effort)
-        who = f"{self.ranks} ranks, a step of {self.own} samples {step_s[self.own] * 1e3:.2f} ms"
-        display.say(self._console, f"{who}; all in all about {display.duration(plan.seconds)}")
-        return plan
+        self._step_s = dict(zip(self.sizes, np.max(took["sizes"], (0, 2)).tolist(), strict=True))
+        own_ms = 1e3 * self._step_s[self.own]
+        display.say(self._console, f"{self.ranks} ranks, a step of {self.own} samples {own_ms:.2f} ms")
 
-    def measured(self, plan: CalibrationPlan, command: str, model: str, dataset: str) -> Calibration:
+    def measured(self, command: str, model: str, dataset: str) -> Calibration:
         """Measure all parts but the hold-out; the texts are for the file."""
-        took = self._measure("1/4 step times", self._steps(plan.steps, STEPS, OWN_STEPS))
-        sums = MeasureTask(part="sums", rounds=plan.sums, own=self.own, payloads=PAYLOADS)
+        own_s, effort = self._step_s[self.own], self._effort
+        round_s = sum((1 + STEPS) * step_s for step_s in self._step_s.values()) + OWN_STEPS * own_s
+        number = rounds(STEPS_S, round_s, 6, 100, effort)
+        took = self._measure("1/4 step times", self._steps(number, STEPS, OWN_STEPS))
+        number = rounds(SUMS_S, len(PAYLOADS) * own_s + SUMS_OF_A_ROUND_S, 8, 40, effort)
+        sums = MeasureTask(part="sums", rounds=number, own=self.own, payloads=PAYLOADS)
         links = {
             kind: fit.line_fit(PAYLOADS, np.array(self._measure(f"2/4 links, {kind}", sums, pair)["sums"]))
             for kind, pair in self.pairs.items()
         }
         overlap = None
         if self.ranks > 1:
-            task = MeasureTask(part="overlap", rounds=plan.overlap, own=self.own)
+            number = rounds(OVERLAP_S, 3 * own_s, 10, 150, effort)
+            task = MeasureTask(part="overlap", rounds=number, own=self.own)
             overlap = overlap_of(self._measure("3/4 overlap", task))
         return Calibration(
             command=command,
@@ -181,7 +156,7 @@ class Machine:
             overlap=overlap,
         )
 
-    def hold_out(self, cluster: ClusterConfig, plan: CalibrationPlan) -> HoldOut | None:
+    def hold_out(self, cluster: ClusterConfig) -> HoldOut | None:
         """Real runs of ddp, and the same run on `cluster` in virtual time.
 
         None if the data are too few for such a batch.
@@ -190,21 +165,22 @@ class Machine:
         batch = fit.held_out(self.own, self.sizes, samples // self.ranks)
         if batch is None:
             return None
+        steps = rounds(RUN_S, self._step_s[self.own], 60, 600, self._effort)
         train = dataclasses.replace(
             ranks_entry.endless(self._config.train),
             global_batch_size=batch * self.ranks,
-            epochs=math.ceil(plan.run / max(1, samples // (batch * self.ranks))) + 1,
-            max_steps=plan.run,
+            epochs=math.ceil(steps / max(1, samples // (batch * self.ranks))) + 1,
+            max_steps=steps,
         )
         real = dataclasses.replace(self._config, train=train)
         measured = [
             _step_s(self._launch(f"4/4 hold-out, run {number + 1}", real, self.ranks, local.ENTRY))
-            for number in range(_runs(self._effort))
+            for number in range(max(1, round(self._effort * RUNS)))
         ]
         launcher = SimulatedConfig(timing_only=True)
         virtual = dataclasses.replace(real, cluster=cluster, launcher=launcher)
         modelled = _step_s(self._launch("4/4 hold-out, virtual time", virtual, 1, local.ALL_RANKS))
-        return HoldOut(batch=batch, steps=plan.run, measured=tuple(measured), modelled=modelled)
+        return HoldOut(batch=batch, steps=steps, measured=tuple(measured), modelled=modelled)
 
     def _steps(self, rounds: int, steps: int, own_steps: int) -> MeasureTask:
         return MeasureTask(
@@ -249,12 +225,14 @@ class Machine:
 def steps_of(took: dict[str, Any], sizes: tuple[int, ...]) -> Steps:
     """The fits of the part `steps`."""
     by_rank, single = np.array(took["sizes"]), np.array(took["own"])
+    jitter, jitter_cv = fit.jitter_fit(single)
     return Steps(
         sizes=sizes,
         own=single,
         fit=fit.line_fit(sizes, by_rank.mean(2)),
         forward_share=float(np.median(np.array(took["own_forward"]) / single)),
-        jitter=fit.jitter_fit(single),
+        jitter=jitter,
+        jitter_cv=jitter_cv,
         # Relative to the mean of its round and size, all sizes count for a rank's speed.
         speeds=fit.rank_speeds((by_rank / by_rank.mean(2, keepdims=True)).reshape(-1, by_rank.shape[2])),
         data_ms=1e3 * float(np.mean(took["data"])),

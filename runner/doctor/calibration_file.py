@@ -8,10 +8,9 @@ import yaml
 from ..config.cluster import ClusterConfig
 from ..config.typed import typed
 from ..machine.folders import writing
-from .calibration_fit import TRUSTED, Calibration, Interval, Overlap, Steps
+from .calibration_fit import TRUSTED, WIDEST, Calibration, Interval, Overlap, Steps
 
 MESSAGES = 2  # one after the other, of an all-reduce of two ranks; its payload passes the link once
-_KINDS = {"gaussian": "gaussian", "lognormal": "lognormal", "student_t3": "Student's t of 3 degrees"}
 
 
 def cluster_of(text: str) -> ClusterConfig:
@@ -40,7 +39,8 @@ def render(results: Calibration, name: str) -> str:
         *_steps(results),
         *_overlap(results.overlap),
         _speeds(steps),
-        *_jitter(steps),
+        f"  jitter: {steps.jitter} # of {steps.own.size} steps; the likeliest of {', '.join(WIDEST)}",
+        f"  jitter_cv: {number(steps.jitter_cv)} # the likeliest: standard deviation over mean",
         f"  # {name}.csv next to it has the {steps.own.size} measured steps of {results.batch} samples:",
         f"  # trace: PATH/{name}.csv takes them one by one, and fixed_ms to jitter_cv then have no effect.",
         "  trace: null",
@@ -180,19 +180,6 @@ def _speeds(steps: Steps) -> str:
         return "  speeds: null # by rank; measured: all within 5 % of the median rank"
     speeds = ", ".join(map(str, steps.speeds))
     return f"  speeds: [{speeds}] # by rank, the median rank's is 1: medians of rounds"
-
-
-def _jitter(steps: Steps) -> list[str]:
-    jitter = steps.jitter
-    count = f"{steps.own.size} steps of {len(steps.own)} ranks"
-    if jitter.kind == "none":
-        return [f"  jitter: none # {count} never differed", "  jitter_cv: 0"]
-    likelihoods = ", ".join(f"{kind} {value:.3f}" for kind, value in jitter.log_likelihoods.items())
-    return [
-        f"  jitter: {jitter.kind} # log-likelihood a step, {count}: {likelihoods}",
-        f"  jitter_cv: {number(jitter.cv)} # where that family fits best; standard deviation over mean, as "
-        f"measured: {number(jitter.measured_cv)}",
-    ]
 
 
 def held_out_lines(results: Calibration) -> list[str]:

@@ -48,19 +48,6 @@ class LineFit:
         return _over(1, high), _over(1, low)
 
 
-@dataclass(frozen=True)
-class JitterFit:
-    """The distribution that fits the factors (of mean 1) best, at its best cv.
-
-    `measured_cv`: standard deviation over mean, of the data. `log_likelihoods`: per step, by distribution.
-    """
-
-    kind: str
-    cv: float
-    measured_cv: float
-    log_likelihoods: dict[str, float]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Steps:
     """Steps of `sizes` samples, and the fit to their times.
@@ -72,7 +59,8 @@ class Steps:
     own: np.ndarray
     fit: LineFit
     forward_share: float
-    jitter: JitterFit
+    jitter: str
+    jitter_cv: float
     speeds: tuple[float, ...] | None
     data_ms: float
 
@@ -209,23 +197,22 @@ def _over(above: float, below: float) -> float:
 # ------------------------------------------------------------------ devices
 
 
-def jitter_fit(seconds: np.ndarray) -> JitterFit:
-    """Fit the jitter. `seconds` [ranks, steps]: of single steps of one size; factors are over a rank's mean.
+def jitter_fit(seconds: np.ndarray) -> tuple[str, float]:
+    """The likeliest distribution that virtual time can draw, at its likeliest cv (at most `WIDEST`).
 
-    For each distribution that virtual time can draw, the cv (at most `WIDEST`) of largest likelihood; then
-    the likeliest distribution. Steps that never differ have no jitter.
+    `seconds` [ranks, steps]: of single steps of one size; factors are over a rank's mean. Steps that never
+    differ have no jitter.
     """
     factors = (seconds / seconds.mean(1, keepdims=True)).ravel()
-    measured = float(factors.std())
-    if measured < _NARROWEST_CV:
-        return JitterFit("none", 0.0, measured, {})
-    best: dict[str, tuple[float, float]] = {}
-    for kind, widest in WIDEST.items():
-        cvs = np.geomspace(_NARROWEST_CV, widest, _CVS).tolist()
-        best[kind] = max((float(log_density(kind, cv, factors).mean()), cv) for cv in cvs)
-    kind = max(best, key=lambda kind: best[kind][0])
-    likelihoods = {name: likelihood for name, (likelihood, _) in best.items()}
-    return JitterFit(kind, best[kind][1], measured, likelihoods)
+    if factors.std() < _NARROWEST_CV:
+        return "none", 0.0
+    fits = [
+        (float(log_density(kind, cv, factors).mean()), kind, cv)
+        for kind, widest in WIDEST.items()
+        for cv in np.geomspace(_NARROWEST_CV, widest, _CVS).tolist()
+    ]
+    _, kind, cv = max(fits)
+    return kind, cv
 
 
 def log_density(kind: str, cv: float, factors: np.ndarray) -> np.ndarray:

@@ -120,7 +120,7 @@ def steps(rig: "Rig", task: MeasureTask, link: MeetingLink) -> dict[str, Any]:
         "own": everybody[:, wide : wide + len(own)].tolist(),
         "own_forward": everybody[:, wide + len(own) : -1].tolist(),
         "data": everybody[:, -1].tolist(),
-        "device": rig.device_name(),
+        "device": torch.cuda.get_device_name(device) if (device := rig.comm.device).type == "cuda" else None,
     }
 
 
@@ -181,7 +181,13 @@ class Rig:
             optimizer=dataclasses.replace(config.optimizer, lr=_STILL),  # pyright: ignore[reportArgumentType] (by contract)
             train=endless(config.train),
         )
-        real = Backend("calibrate", comm, self._replica, comm.device, common_clock=True)
+        real = Backend(
+            "calibrate",
+            comm,
+            lambda model, loss: TorchReplica(model, loss, comm),
+            comm.device,
+            common_clock=True,
+        )
         context = TrainContext(config, real, config.dataset.load(), Recorded(), None)
         self._loop = Trainer(context)
         context.prepare()
@@ -200,7 +206,9 @@ class Rig:
         """
         context, comm = self._loop.context, self.comm
         self._samples = samples
-        self._noise_of(samples)
+        if samples not in self._noise:
+            assert context.replica.noise is not None, "the context gives noise to measure with"
+            self._noise[samples] = context.replica.noise(samples)
         context.backend = self._noisy
         context.replica.averaging = self._averaging[averaged]
         comm.barrier(WORLD)
@@ -210,7 +218,7 @@ class Rig:
         self._loop.after_step()
         replica = context.replica
         replica.wait_pending()
-        self._synchronise()
+        self.comm.synchronise()
         took = comm.now() - began
         return took / 1e9, replica.forward_ns / 1e9, replica.compute_ns / 1e9
 
@@ -221,14 +229,14 @@ class Rig:
         context.progress.samples_of_rank = context.batch_order.sizes(context.progress)
         began = self.comm.now()
         context.next_batch()
-        self._synchronise()
+        self.comm.synchronise()
         return (self.comm.now() - began) / 1e9
 
     def sum(self, tensor: Tensor) -> tuple[int, int]:
         """All-reduce `tensor` over all ranks; nanoseconds when this rank entered and left."""
         began = self.comm.now()
         self.comm.all_reduce(tensor, WORLD, channel="gradients").wait()
-        self._synchronise()
+        self.comm.synchronise()
         return began, self.comm.now()
 
     def lasted(self, stamps: list[tuple[int, int]]) -> Tensor:
@@ -252,26 +260,8 @@ class Rig:
         """All ranks' vectors [k] as [R, k]."""
         return self.comm.gather(vector)
 
-    def device_name(self) -> str | None:
-        """The name of the accelerator; None on a CPU."""
-        return torch.cuda.get_device_name(self.comm.device) if self.comm.device.type == "cuda" else None
-
-    def _replica(self, model: torch.nn.Module, criterion: torch.nn.Module) -> TorchReplica:
-        return TorchReplica(model, criterion, self.comm)
-
     def _batch(self, sizes: tuple[int, ...]) -> Batch:
-        return Batch(*self._noise_of(self._samples), (self._samples,) * len(sizes))
-
-    def _noise_of(self, samples: int) -> tuple[Tensor, Tensor]:
-        if samples not in self._noise:
-            noise = self._loop.context.replica.noise
-            assert noise is not None, "the context gives noise to measure with"
-            self._noise[samples] = noise(samples)
-        return self._noise[samples]
-
-    def _synchronise(self) -> None:
-        if self.comm.device.type == "cuda":
-            torch.cuda.synchronize(self.comm.device)
+        return Batch(*self._noise[self._samples], (self._samples,) * len(sizes))
 
 
 def endless(train: TrainConfig) -> TrainConfig:

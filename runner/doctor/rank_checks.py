@@ -5,13 +5,11 @@ in the run directory after each part, so that a later failure loses nothing.
 """
 
 import logging
-import os
-import random
-import secrets
 import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import combinations
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -36,9 +34,8 @@ from ..machine.gpu_facts import nccl_version
 from ..records.json_lines import read_json, write_json
 
 ENTRY = "daso_bench.runner.doctor.rank_checks:examine"
-RESULT, PHASE_FILE, TOKEN = "check.json", "doing.txt", "token.txt"
+RESULT, PHASE_FILE = "check.json", "doing.txt"
 SCHEMA_VERSION = 1
-TOKEN_S = 10.0  # network file systems show files of other hosts late, but within a few seconds
 FEW_NODES = 16  # of more, not all pairs are measured
 LARGE_BYTES, WINDOW = 4 * 2**20, 4
 ROUND_TRIPS = 50
@@ -94,7 +91,8 @@ def examine(
         if rank == 0:
             write_json(run_dir / RESULT, result)
 
-    row = facts_of(comm, run_dir, config.results_dir, link.meeting.host, threads, phase)
+    phase("facts of each rank")
+    row = facts_of(comm, config.results_dir, link.meeting.host, threads)
     rows = comm.gather_values(row)
     save(**about(comm, rows))
     hosts = [rows[topology.on_node(node)[0]]["host"] for node in range(topology.nodes)]
@@ -114,19 +112,9 @@ def examine(
 # ------------------------------------------------------------------ facts
 
 
-def facts_of(
-    comm: TorchCommunicator,
-    run_dir: Path,
-    results_dir: Path,
-    master: str,
-    threads: int,
-    phase: Callable[[str], None],
-) -> dict[str, Any]:
-    """This rank's row: its `ProcessFacts`, and what it measures with the other ranks."""
-    phase("facts of each rank")
+def facts_of(comm: TorchCommunicator, results_dir: Path, master: str, threads: int) -> dict[str, Any]:
+    """This rank's row: its `ProcessFacts`, its place and its device."""
     facts = process_facts(results_dir, master=master, with_torch=True)
-    phase("rank 0's file, as others see it")
-    after_s = token_seen_s(comm, run_dir)
     device = comm.device
     return {
         **facts.as_row(),
@@ -136,37 +124,7 @@ def facts_of(
         "threads": threads,
         "device": str(device),
         "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
-        "sees_token": after_s is not None,
-        "token_after_s": after_s,
     }
-
-
-def token_seen_s(comm: TorchCommunicator, run_dir: Path, patience_s: float = TOKEN_S) -> float | None:
-    """Seconds until this rank sees the file that rank 0 has just written; None if it does not."""
-    drawn = torch.tensor(list(secrets.token_bytes(16)), dtype=torch.uint8)
-    comm.broadcast(drawn, 0, WORLD, channel="control").wait()
-    token, file = bytes(drawn.tolist()).hex(), run_dir / TOKEN
-    if comm.rank == 0:
-        file.write_text(token)
-    comm.barrier(WORLD)
-    after_s = look_for(file, token, patience_s)
-    comm.barrier(WORLD)
-    if comm.rank == 0:
-        file.unlink()
-    return after_s
-
-
-def look_for(file: Path, token: str, patience_s: float) -> float | None:
-    """Seconds until `file` holds `token`; None if it does not within `patience_s`."""
-    began = time.monotonic()
-    while True:
-        with suppress(OSError):
-            os.listdir(file.parent)  # makes a network file system look again
-            if file.read_text() == token:
-                return time.monotonic() - began
-        if time.monotonic() - began >= patience_s:
-            return None
-        time.sleep(0.1)
 
 
 def about(comm: TorchCommunicator, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -184,14 +142,11 @@ def about(comm: TorchCommunicator, rows: Sequence[dict[str, Any]]) -> dict[str, 
 
 
 def pairs_of(nodes: int) -> tuple[list[tuple[int, int]], str | None]:
-    """The pairs of nodes to measure, and a remark if not all: a ring, and as many pairs at random."""
-    all_pairs = [(a, b) for a in range(nodes) for b in range(a + 1, nodes)]
+    """The pairs of nodes to measure: all, or of many nodes the neighbours in a ring, with a remark."""
     if nodes <= FEW_NODES:
-        return all_pairs, None
+        return list(combinations(range(nodes), 2)), None
     ring = [(node, node + 1) for node in range(nodes - 1)] + [(0, nodes - 1)]
-    drawn = random.Random(nodes).sample([pair for pair in all_pairs if pair not in set(ring)], nodes)
-    remark = f"{len(ring)} neighbours and {nodes} other pairs at random, of {len(all_pairs)}"
-    return sorted({*ring, *drawn}), remark
+    return ring, f"{nodes} neighbours, of {nodes * (nodes - 1) // 2}"
 
 
 def links(
@@ -258,13 +213,7 @@ def pass_on(comm: TorchCommunicator, peer: int, tensors: Sequence[Tensor], *, se
     ]
     for work in works:
         work.wait()
-    synchronise(comm)
-
-
-def synchronise(comm: TorchCommunicator) -> None:
-    """Wait for the GPU: there a communicator's `wait` only orders the stream."""
-    if comm.device.type == "cuda":
-        torch.cuda.synchronize(comm.device)
+    comm.synchronise()
 
 
 def sums(comm: TorchCommunicator, phase: Callable[[str], None]) -> list[dict[str, Any]]:
@@ -288,7 +237,7 @@ def timed(comm: TorchCommunicator, tensor: Tensor, times: int) -> float:
     began = time.perf_counter()
     for _ in range(times):
         comm.all_reduce(tensor, WORLD, channel="gradients").wait()
-    synchronise(comm)
+    comm.synchronise()
     return time.perf_counter() - began
 
 

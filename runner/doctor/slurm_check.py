@@ -94,25 +94,16 @@ def request(
         raise composed.error or ConfigError("nothing to check")
     tree = plain(composed.config)
     if (name := tree["launcher"]["name"]) != "slurm":
-        raise ConfigError(_other_launcher(str(name)))
+        raise ConfigError(
+            f"launcher={name}: only launcher=slurm has a cluster to check; `daso-bench check` without it "
+            "tries strategies on this machine, `daso-bench doctor` looks at it"
+        )
     defaults = {key: value for key, value in DEFAULTS.items() if f"launcher.{key}" not in given}
     tree["launcher"] = {**tree["launcher"], **defaults}
     ranks = typed(ClusterConfig, tree["cluster"], "cluster").ranks
     for group, key in (("train", "global_batch_size"), ("dataset", "samples")):
         tree[group] = {**tree[group], key: max(ranks, tree[group][key])}  # a run has a sample for each rank
     return from_composed(tree, cwd), strategies
-
-
-def _other_launcher(name: str) -> str:
-    if name == "torchrun":
-        return (
-            "launcher=torchrun: check needs no job of its own there: every run looks at its ranks when they "
-            "call, and `daso-bench doctor launcher=torchrun` at one machine"
-        )
-    return (
-        f"launcher={name}: only launcher=slurm has a cluster to look at; `daso-bench check` without launcher "
-        "tries strategies on this machine, `daso-bench doctor` looks at it"
-    )
 
 
 def create_directory(config: RunConfig, strategies: Sequence[Candidate]) -> RunDirectory:
@@ -280,17 +271,15 @@ def show(console: Console, result: Mapping[str, Any]) -> None:
 
 
 def _ranks(rows: Sequence[Mapping[str, Any]]) -> Table:
-    table = _table("rank", "node", "host", "cores", "threads", "device", "sees rank 0's file")
+    table = _table("rank", "node", "host", "cores", "threads", "device")
     for row in rows[:SHOWN_RANKS]:
-        after_s = row["token_after_s"]
         table.add_row(
             str(row["rank"]),
             str(row["node"]),
             row["host"],
-            f"{len(row['cores'])}: {ranges(row['cores'])}",
+            str(len(row["cores"])),
             str(row["threads"]),
             row["device"] + (f" ({row['device_name']})" if row["device_name"] else ""),
-            "no" if after_s is None else "at once" if after_s < 0.1 else f"after {after_s:.1f} s",
         )
     return table
 
@@ -329,17 +318,6 @@ def _table(*columns: str) -> Table:
 def _more(console: Console, count: int, what: str) -> None:
     if count > 0:
         display.say(console, f"... and {count} more {what}, in {RESULT}", "dim")
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """`0-3,8` of 0, 1, 2, 3, 8."""
-    blocks: list[list[int]] = []
-    for number in sorted(numbers):
-        if blocks and number == blocks[-1][-1] + 1:
-            blocks[-1].append(number)
-        else:
-            blocks.append([number])
-    return ",".join(f"{block[0]}-{block[-1]}" if len(block) > 1 else f"{block[0]}" for block in blocks)
 
 
 def _end_of_log(path: Path, status: Mapping[str, Any]) -> str:

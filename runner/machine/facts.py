@@ -51,10 +51,8 @@ class ProcessFacts:
     `route_interface`: by which this process reaches the host of rank 0; None if it is not known.
     `usable_cores`: `cores`, cut to a container's quota. `visible_devices`: the entries of
     CUDA_VISIBLE_DEVICES, None if it is not set. `folders`: `folder_facts` of results, tmp and shm, as far as
-    they are known. `torch`: of `torch_facts`, None if torch was not imported.
-
-    Only in a job: `rank`, `local_rank` and `sees_token` (the file that rank 0 wrote into the folder of
-    results is there).
+    they are known. `torch`: of `torch_facts`, None if torch was not imported. `rank`, `local_rank`: only in a
+    job.
     """
 
     host: str
@@ -75,7 +73,6 @@ class ProcessFacts:
     torch: Mapping[str, Any] | None
     rank: int | None = None
     local_rank: int | None = None
-    sees_token: bool | None = None
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Self:

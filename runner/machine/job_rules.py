@@ -12,7 +12,7 @@ from typing import Any
 
 from .cores import timing_validity
 from .facts import ProcessFacts
-from .rules import PROCESS_RULES, Finding, Severity, apply, merged, on, outward
+from .rules import PROCESS_RULES, Finding, Severity, apply, merged, on, outward, usable_interfaces
 
 SLOW_SHARE = 0.4  # of the median of its like: far outside what neighbours differ by on a quiet network
 SLOW_TIMES, SLOW_LATENCY_US = 5.0, 500.0
@@ -66,26 +66,20 @@ def pinned(job: JobFacts) -> Iterator[Finding]:
 
 
 def _pinned(job: JobFacts, ranks: int, cores: int, all_cores: int, hosts: Sequence[str]) -> Finding:
-    threads = job.threads
-    what = f"{job.on(hosts)}: {timing_validity(ranks, threads, cores)[1][0]} (of {all_cores})"
-    if cores >= ranks:  # only the threads are too many
-        fewer = f"launcher.threads_per_rank={max(1, cores // ranks)}"
-        fix = f"sbatch --cpus-per-task={threads} (or {fewer})" if job.under_slurm else fewer
-        cause = "threads wait for each other's cores; timings are not valid"
-        return Finding("warning", "affinity", what, cause, fix)
+    what = f"{job.on(hosts)}: {timing_validity(ranks, job.threads, cores)[1][0]} (of {all_cores})"
+    cause = "they wait for each other's cores, and timings are not valid"
     bindings = (facts.variables.get("SLURM_CPU_BIND", "") for host in hosts for facts in job.hosts[host])
     binding = next((text for text in bindings if "mask_cpu:" in text or "map_cpu:" in text), None)
-    narrowed = cores < all_cores
-    if binding is not None:
+    if binding is not None and cores < ranks:
         cause = f"SLURM_CPU_BIND={binding} pins them (often the submitting shell's own); they run in turn"
         fix = f"unset {' '.join(CPU_BIND)} (before sbatch)"
-    elif job.under_slurm and narrowed:
-        cause = "Slurm gave the tasks fewer cores than there are ranks; they run in turn"
-        fix = f"sbatch --cpus-per-task={threads} (and srun --cpus-per-task={threads})"
+    elif job.under_slurm and cores < all_cores:
+        fix = f"sbatch --cpus-per-task={job.threads} (and srun --cpus-per-task={job.threads})"
+    elif cores >= ranks:
+        fix = f"launcher.threads_per_rank={cores // ranks}"
     else:
-        cause = "there are fewer cores than ranks; they run in turn, and timings are not valid"
         fix = f"cluster.ranks_per_node={cores}"
-    return Finding("error" if narrowed else "warning", "affinity", what, cause, fix)
+    return Finding("error" if cores < min(ranks, all_cores) else "warning", "affinity", what, cause, fix)
 
 
 def _tightest(sets: Sequence[frozenset[int]], threads: int) -> tuple[int, int] | None:
@@ -200,26 +194,23 @@ def _slow_links(job: JobFacts, severity: Severity, pairs: Sequence[Pair], limit:
 
 def _link_finding(job: JobFacts, severity: Severity, what: str, pairs: Sequence[Pair]) -> Finding:
     """`pairs`: the slow ones. The fix is another interface of the host in question, else to leave it out."""
+    shared = set.intersection(*({pair["a"], pair["b"]} for pair in pairs))
+    host = pairs[0]["b"]
+    cause = "a wrong interface, another rack, a busy network; all wait for the slowest"
     if len(pairs) > 1:
         what += f"; {len(pairs) - 1} more like it"
-    shared = set.intersection(*({pair["a"], pair["b"]} for pair in pairs))
-    who, host = "a slow way", pairs[0]["b"]
-    if len(pairs) > 1 and len(shared) == 1:
-        (host,) = shared
-        who = f"{host} is in all of them: its card or cable, or the interface it uses"
-    cause = f"{who}; a wrong interface, another rack, a busy network; all wait for the slowest"
+        if len(shared) == 1:
+            (host,) = shared
+            cause = f"{host} is in all of them: its card or cable, or the interface it uses"
     fix = f"sbatch --exclude={host}" if job.under_slurm else "cluster.nodes=N (without the slow host)"
     for facts in job.hosts.get(host, [])[:1]:
         used = facts.variables.get("GLOO_SOCKET_IFNAME") or facts.route_interface
-        unused = [
-            name
-            for name, interface in facts.interfaces.items()
-            if interface["up"] and interface["addresses"] and not interface["loopback"] and name != used
-        ]
-        unused.sort(key=lambda name: -facts.interfaces[name]["speed_mbit"])
-        if unused:
-            has = f"{host} uses {used}, and has also {', '.join(unused)}"
-            fix = f"export GLOO_SOCKET_IFNAME={unused[0]} ({has})"
+        speeds = {
+            name: facts.interfaces[name]["speed_mbit"] for name in usable_interfaces(facts) if name != used
+        }
+        if speeds:
+            fastest = max(speeds, key=lambda name: speeds[name])
+            fix = f"export GLOO_SOCKET_IFNAME={fastest} ({host} uses {used})"
     return Finding(severity, "links", what, cause, fix)
 
 
@@ -268,20 +259,6 @@ def _differ(job: JobFacts, name: str, hosts: Mapping[str | None, list[str]]) -> 
     )
 
 
-def results_folder(job: JobFacts) -> Iterator[Finding]:
-    """Hosts on which the file that rank 0 wrote into the folder of results is not there."""
-    blind = [facts for facts in job.ranks if facts.sees_token is False]
-    if blind:
-        path = blind[0].folders.get("results", {}).get("path", "results_dir")
-        yield Finding(
-            "error",
-            "results",
-            f"{job.on(facts.host for facts in blind)}: rank 0's file in {path} is not there",
-            "it is another folder on these hosts: their records and checkpoints would be lost",
-            "results_dir=PATH (on a file system of all nodes)",
-        )
-
-
 def each_rank(job: JobFacts) -> Iterator[Finding]:
     """The rules on one process, for every rank; equal findings of several hosts become one."""
     yield from merged(
@@ -302,7 +279,6 @@ JOB_RULES: tuple[Callable[[JobFacts], Iterable[Finding]], ...] = (
     loopback_interface,
     links,
     versions,
-    results_folder,
     each_rank,
 )
 

@@ -201,12 +201,17 @@ def nccl_interface(facts: ProcessFacts) -> Iterator[Finding]:
 
 def outward(facts: ProcessFacts) -> str | None:
     """The interface by which others are reached: that of the route, else the first that is up."""
-    usable = [
+    usable = usable_interfaces(facts)
+    return facts.route_interface if facts.route_interface in usable else next(iter(usable), None)
+
+
+def usable_interfaces(facts: ProcessFacts) -> list[str]:
+    """Names of those that are up, have an address and are not the loopback."""
+    return [
         name
         for name, interface in facts.interfaces.items()
         if interface["up"] and not interface["loopback"] and interface["addresses"]
     ]
-    return facts.route_interface if facts.route_interface in usable else next(iter(usable), None)
 
 
 def _names(interfaces: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from figures import Figure, upper_limit
-from gpu_options import Options, Time, cluster_of
+from gpu_options import Options, cluster_of
 from processes import configuration, context_of, joined, launched, reported, summary_of
 from torch import Tensor, nn
 from torch.nn import functional
@@ -137,16 +137,14 @@ def _collectives_beyond(comm: TorchCommunicator, replica: Any, took: Mapping[str
 # ------------------------------------------------------------------ one GPU
 
 
-def gpu_loop(options: Options, time_left: Time) -> Iterator[Figure]:
-    """Ratio of images/s, the bare loop's own, and how fast it is with `torch.backends.cudnn.benchmark`."""
-    took = time_left.summary_of(gpu_run(options), f"{__name__}:gpu_blocks")
+def gpu_loop(options: Options) -> Iterator[Figure]:
+    """Ratio of images/s, and the bare loop's own."""
+    took = summary_of(gpu_run(options), f"{__name__}:gpu_blocks")
     limit = RATE_LIMIT if options.device == "cuda" else None
     what = f"{options.model}, batch {options.batch}, {options.precision}, channels last, {took['device']}"
     yield rate_ratio("gpu_loop_over_bare", options, took, limit, what)
     images = options.steps * options.batch
     yield Figure("gpu_bare_images_per_s", images / statistics.median(took["bare"]), None, what)
-    searching = f"{what}; the bare loop with cudnn.benchmark, which no key of a run turns on"
-    yield Figure("gpu_searching_images_per_s", images / statistics.median(took["searching"]), None, searching)
 
 
 def rate_ratio(
@@ -187,14 +185,9 @@ def gpu_run(options: Options) -> RunConfig:
 
 
 def gpu_blocks(*arguments: Any) -> None:
-    """The rank of the measurement: ours, bare, and bare with kernels searched for."""
+    """The rank of the measurement: ours and bare."""
     config, comm = joined(*arguments)
-
-    def arms(ours: Block, bare: Callable[..., Block]) -> dict[str, Block]:
-        block = bare()
-        return {"ours": ours, "bare": block, "searching": searching(block)}
-
-    measure_on_device(config, comm, arguments[-1], arms)
+    measure_on_device(config, comm, arguments[-1], lambda ours, bare: {"ours": ours, "bare": bare()})
 
 
 def measure_on_device(
@@ -223,19 +216,6 @@ def measure_on_device(
     took = in_turn(comm, arms(our_block(ours, steps), bare), blocks, link)
     device = torch.cuda.get_device_name(comm.device) if comm.device.type == "cuda" else "CPU"
     link.finish("finished", {**took, "device": device}, None)
-
-
-def searching(block: Block) -> Block:
-    """`block` while cuDNN tries its kernels and takes the fastest: the first block pays for that."""
-
-    def searched() -> None:
-        torch.backends.cudnn.benchmark = True
-        try:
-            block()
-        finally:
-            torch.backends.cudnn.benchmark = False
-
-    return searched
 
 
 # ------------------------------------------------------------------ blocks of steps

@@ -1,7 +1,6 @@
 """Runs in real processes whose ranks measure instead of training."""
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,14 +18,13 @@ from daso_bench.runner.config.schedules import Constant
 from daso_bench.runner.launch import local
 from daso_bench.runner.launch.local import venue_of
 from daso_bench.runner.launch.rank import meet
-from daso_bench.runner.launch.supervisor import Event
 from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 from daso_bench.runner.simulation.simulated_world import Recorded
 from daso_bench.runner.training.context import Backend, Listener, TrainContext
 from daso_bench.runner.training.torch_replica import TorchReplica
 from daso_bench.strategies.ddp import DDP
 
-STALL_S = 300.0
+STALL_S = 300.0  # without progress of any rank a run is given up; a model may be compiled meanwhile
 
 
 def configuration(*, ranks: int = 2, **changes: Any) -> RunConfig:
@@ -54,32 +52,16 @@ def summary_of(config: RunConfig, entry: str = local.ENTRY) -> dict[str, Any]:
     return reported(outcome_of(config, entry))
 
 
-def outcome_of(
-    config: RunConfig, entry: str = local.ENTRY, launch: Callable[..., Outcome] | None = None
-) -> Outcome:
+def outcome_of(config: RunConfig, entry: str = local.ENTRY) -> Outcome:
     """How a run ends whose ranks do `entry`, by default training; its directory is gone afterwards."""
     with TemporaryDirectory() as folder:
-        directory = RunDirectory.create(load.to_plain(config), Path(folder))
-        return (launch or launched)(directory, config, entry)
+        return launched(RunDirectory.create(load.to_plain(config), Path(folder)), config, entry)
 
 
-def launched(
-    directory: RunDirectory,
-    config: RunConfig,
-    entry: str = local.ENTRY,
-    stall_s: float = STALL_S,
-    on_event: Callable[[Event], None] | None = None,
-) -> Outcome:
+def launched(directory: RunDirectory, config: RunConfig, entry: str = local.ENTRY) -> Outcome:
     """How an attempt at the run in `directory` ends."""
-    return local.launch(
-        directory,
-        ranks=config.cluster.ranks,
-        threads=1,
-        venue=venue_of(config),
-        stall_s=stall_s,
-        entry=entry,
-        on_event=on_event,
-    )
+    ranks, venue = config.cluster.ranks, venue_of(config)
+    return local.launch(directory, ranks=ranks, threads=1, venue=venue, stall_s=STALL_S, entry=entry)
 
 
 def reported(outcome: Outcome) -> dict[str, Any]:
@@ -95,13 +77,10 @@ def joined(*arguments: Any) -> tuple[RunConfig, TorchCommunicator]:
     return meet(run_dir, rank, ranks, port, listener, threads, link.meeting)
 
 
-def context_of(
-    config: RunConfig,
-    comm: TorchCommunicator,
-    replica: Callable[..., TorchReplica] = TorchReplica,
-    listener: Listener | None = None,
-) -> TrainContext:
+def context_of(config: RunConfig, comm: TorchCommunicator, listener: Listener | None = None) -> TrainContext:
     """A rank's session, whose records are kept in memory."""
-    world = Backend("bench", comm, lambda model, loss: replica(model, loss, comm), comm.device, True)
+    world = Backend(
+        "bench", comm, lambda model, loss: TorchReplica(model, loss, comm), comm.device, common_clock=True
+    )
     metrics = Recorded() if comm.rank == 0 else None
     return TrainContext(config, world, config.dataset.load(), Recorded(), metrics, listener)

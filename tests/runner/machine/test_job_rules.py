@@ -28,7 +28,7 @@ def with_gpus(rows: Sequence[Row], lists: Sequence[Sequence[str]]) -> list[Row]:
 
 @pytest.mark.parametrize("ranks_of_nodes", [(1,), (4,), (2, 2), (3, 1), (1, 1, 1, 1)])
 def test_nothing_is_wrong_with_a_healthy_job(ranks_of_nodes: tuple[int, ...]) -> None:
-    rows = job(*ranks_of_nodes, sees_token=True)
+    rows = job(*ranks_of_nodes)
     assert findings(rows) == []
     assert findings(rows[::-1]) == []
 
@@ -73,7 +73,7 @@ SPOILED: dict[str, tuple[list[Row], dict[str, Any], str, str, str, str]] = {
     ),
     "pinned: more threads than Slurm's cores": (
         job(2, 2, cores=[0, 1], **SLURM), {"threads": 2}, "warning", "affinity", "share 2 cores (of 8)",
-        "sbatch --cpus-per-task=2 (or launcher.threads_per_rank=1)",
+        "sbatch --cpus-per-task=2 (and srun --cpus-per-task=2)",
     ),
     "pinned: a small machine": (
         job(2, 2, cores=[0], usable_cores=1, cores_of_machine=1), {"threads": 1}, "warning", "affinity",
@@ -115,10 +115,6 @@ SPOILED: dict[str, tuple[list[Row], dict[str, Any], str, str, str, str]] = {
     "versions: the source": (
         spoil(job(2, 2), "n2", versions__dirty="c9ad6c54c551896f"), {}, "error", "versions",
         "the source differs: 9240bbdd23 on n1; 9240bbdd23 with changes c9ad6c54 on n2", "activate",
-    ),
-    "results_folder": (
-        spoil(job(2, 2, sees_token=True), "n2", sees_token=False), {}, "error", "results",
-        "on n2: rank 0's file in /home/user/results is not there", "results_dir=PATH",
     ),
     "each_rank: one interface is missing on some hosts": (
         spoil(job(1, 1, 1, variables__GLOO_SOCKET_IFNAME="eth0"), "n3", variables__GLOO_SOCKET_IFNAME="eth1"),

@@ -1,5 +1,6 @@
 """The file of a data set is written whole and once, and another is refused."""
 
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
