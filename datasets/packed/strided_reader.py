@@ -40,11 +40,6 @@ def strided(
     return _by_threads(reads, wanted) if threads else _announced(reads, wanted)
 
 
-def lots_bytes(step_bytes: int) -> int:
-    """The largest memory of lots for steps of so many bytes."""
-    return 0 if step_bytes >= LOT_BYTES else (LOTS_AHEAD + 1) * LOT_BYTES
-
-
 class _Reads:
     """Reads of single records of a file, checked and counted."""
 

@@ -15,7 +15,6 @@ from typing import NoReturn
 from ... import __version__
 from ...strategies.errors import ConfigError, MachineError, nearest
 from ..config import groups
-from ..config.overrides import key_of
 from ..machine.signals import remembered
 from ..records.run_directory import INTERRUPTED, MACHINE, OK, WRONG_REQUEST
 from .commands import COMMANDS, Parser, add_config_dir, add_dry_run, folder_of
@@ -131,12 +130,16 @@ def run(arguments: Sequence[str]) -> int:
             near = nearest(word, COMMANDS)
             hint = f"; did you mean `daso-bench {near}`?" if near else ""
             raise ConfigError(f"{word}: neither a command ({', '.join(COMMANDS)}) nor KEY=VALUE{hint}")
-    many = options.multirun or any(key_of(word) == "study" for word in options.words)
-    folder, cwd = folder_of(options.config_dir), Path.cwd()
-    from ..studies.start import dry_run, start
+    folder = folder_of(options.config_dir)
+    from ..studies.start import start
 
-    command = dry_run if options.dry_run else start
-    return command(options.words, many=many, config_dir=folder, cwd=cwd)
+    return start(
+        options.words,
+        multirun=options.multirun,
+        dry_run=options.dry_run,
+        config_dir=folder,
+        cwd=Path.cwd(),
+    )
 
 
 def help_text() -> str:

@@ -68,10 +68,6 @@ class PackedReader(ABC):
     def reader(self, seed: int) -> ReaderOf:
         """What reads in that order."""
 
-    def own_bytes(self, packed: Packed, step_bytes: int) -> int:
-        """Memory beside that of the steps that are read ahead, at most. step_bytes: of one of these."""
-        return 0
-
     def check(self, packed: Packed, nodes: int) -> None:  # noqa: B027 (most take every file)
         """Refuse a file with which the order is not what the reader promises. Raises ConfigError."""
 
@@ -106,9 +102,6 @@ class Strided(PackedReader):
 
     def reader(self, seed: int) -> ReaderOf:
         return partial(strided_reader.strided, threads=self.threads)
-
-    def own_bytes(self, packed: Packed, step_bytes: int) -> int:
-        return strided_reader.lots_bytes(step_bytes) if self.threads else 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,9 +179,6 @@ class ChunkedShuffle(PackedReader):
             f"{packed.path}, and {nodes} nodes need {needed} ({CHUNKS_A_NODE} each), or a node has much the "
             f"same samples in every epoch; {way_out}"
         )
-
-    def own_bytes(self, packed: Packed, step_bytes: int) -> int:
-        return 2 * readers.window_bytes(packed, self.chunks(packed), self.window_chunks)
 
     def order(self, packed: Packed, seed: int) -> RecordOrder:
         return ChunkedOrder(self.chunks(packed), seed, self.window_chunks)

@@ -16,7 +16,7 @@ from ..config import groups
 from ..config.compose import compose
 from ..config.overrides import key_of
 from ..config.typed import locate_target, plain, typed
-from ..machine.environment import usable_cores
+from ..machine.cores import usable_cores
 from ..records import display
 from .checks import Candidate, CheckResult, RanksOfNodes
 from .kit import LAYERS, run

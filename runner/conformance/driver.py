@@ -18,7 +18,7 @@ from ..simulation.simulated_communicator import SimulatedCommunicator
 from ..simulation.simulated_replica import SimulatedReplica
 from ..simulation.simulator import Deadlock, Simulator
 from ..training import checkpoint
-from ..training.device_model import Scripted, StepTime
+from ..training.device_model import Device, StepTime
 from .checks import Failed
 from .given_workload import GivenData
 from .observer import LoggedTraffic, ScenarioObserver, observed_run
@@ -98,7 +98,7 @@ def drive(
         comm = WatchedCommunicator(simulator, rank)
 
         def make_replica(model: nn.Module, criterion: nn.Module) -> Replica:
-            return SimulatedReplica(model, criterion, comm, Scripted(comm.rank, took))
+            return SimulatedReplica(model, criterion, comm, Device(comm.rank, took))
 
         observing = observer(scenario, comm, lambda: simulator.advance(rank, scenario.begin_ns(rank)))
         if resume is not None and observing.independent:

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from ...strategies.base import AsynchronousStrategy
 from ...strategies.topology import WORLD, Topology
-from ..communication.torch_communicator import TorchCommunicator, connect
+from ..communication.gpus import connect
+from ..communication.torch_communicator import TorchCommunicator
 from ..config.typed import TARGET, locate_target, typed
 from ..launch import local
 from ..launch.local import HOST

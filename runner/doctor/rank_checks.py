@@ -34,13 +34,11 @@ from ..launch.slurm.job import ENTRY_FILE
 from ..machine.facts import process_facts
 from ..machine.gpu_facts import nccl_version
 from ..records.json_lines import read_json, write_json
-from ..training import gather
 
 ENTRY = "daso_bench.runner.doctor.rank_checks:examine"
 RESULT, PHASE_FILE, TOKEN = "check.json", "doing.txt", "token.txt"
 SCHEMA_VERSION = 1
 TOKEN_S = 10.0  # network file systems show files of other hosts late, but within a few seconds
-CLOCK_ROUNDS = 8
 FEW_NODES = 16  # of more, not all pairs are measured
 LARGE_BYTES, WINDOW = 4 * 2**20, 4
 ROUND_TRIPS = 50
@@ -97,12 +95,12 @@ def examine(
             write_json(run_dir / RESULT, result)
 
     row = facts_of(comm, run_dir, config.results_dir, link.meeting.host, threads, phase)
-    rows = gather.values(comm, row)
+    rows = comm.gather_values(row)
     save(**about(comm, rows))
     hosts = [rows[topology.on_node(node)[0]]["host"] for node in range(topology.nodes)]
     pairs, remark = links(comm, hosts, phase)
     save(pairs=pairs, pairs_remark=remark)
-    save(collectives=sums(comm, phase), control_barrier_us=control_barrier_us(comm, phase))
+    save(collectives=sums(comm, phase))
     for entry in read_json(run_dir / ENTRY_FILE)["strategies"]:
         phase(f"contract of {entry['name']}")
         candidate = real_processes.candidate_of(entry["name"], entry["keys"], entry["builtin"])
@@ -129,8 +127,6 @@ def facts_of(
     facts = process_facts(results_dir, master=master, with_torch=True)
     phase("rank 0's file, as others see it")
     after_s = token_seen_s(comm, run_dir)
-    phase("clocks")
-    offset_s, error_s = clock_offset_s(comm)
     device = comm.device
     return {
         **facts.as_row(),
@@ -142,8 +138,6 @@ def facts_of(
         "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
         "sees_token": after_s is not None,
         "token_after_s": after_s,
-        "clock_offset_s": offset_s,
-        "clock_error_s": error_s,
     }
 
 
@@ -173,26 +167,6 @@ def look_for(file: Path, token: str, patience_s: float) -> float | None:
         if time.monotonic() - began >= patience_s:
             return None
         time.sleep(0.1)
-
-
-def clock_offset_s(comm: TorchCommunicator) -> tuple[float, float]:
-    """This host's wall clock minus that of rank 0, and the error of that; both of the best round.
-
-    In a round all ranks meet, take the time, and meet again. Rank 0 enters the first meeting before any rank
-    leaves it, and leaves the second one after all ranks have entered it: a round trip to all ranks at once.
-    """
-    rounds: list[tuple[float, float]] = []
-    stamps = torch.zeros(comm.topology.ranks, dtype=torch.float64)
-    for _ in range(CLOCK_ROUNDS):
-        entered = time.time()
-        comm.all_gather(stamps, torch.tensor([entered], dtype=torch.float64), WORLD, channel="control").wait()
-        zero_entered, stamp = stamps[0].item(), time.time()
-        comm.barrier(WORLD)
-        left = torch.tensor([time.time()], dtype=torch.float64)
-        comm.broadcast(left, 0, WORLD, channel="control").wait()
-        rounds.append((left.item() - zero_entered, stamp - (left.item() + zero_entered) / 2))
-    took_s, offset_s = min(rounds)
-    return (offset_s if comm.rank else 0.0), took_s / 2
 
 
 def about(comm: TorchCommunicator, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -238,7 +212,7 @@ def links(
         elif comm.rank == leaders[b]:
             measure(comm, leaders[a], first=False)
     phase("links")
-    gathered = [pair for of_rank in gather.values(comm, measured) for pair in of_rank]
+    gathered = [pair for of_rank in comm.gather_values(measured) for pair in of_rank]
     return sorted(gathered, key=lambda pair: pair["nodes"]), remark
 
 
@@ -300,19 +274,11 @@ def sums(comm: TorchCommunicator, phase: Callable[[str], None]) -> list[dict[str
     for numbytes in SUM_BYTES if ranks > 1 else ():
         phase(f"all_reduce of {numbytes // 1024} KiB")
         tensor = torch.zeros(numbytes // 4, device=comm.device)
-        once_s = max(gather.values(comm, [timed(comm, tensor, 1) for _ in range(2)][-1]))
+        once_s = max(comm.gather_values([timed(comm, tensor, 1) for _ in range(2)][-1]))
         times = max(3, min(100, round(MEASURE_S / max(once_s, 1e-6))))
-        seconds = max(gather.values(comm, timed(comm, tensor, times) / times))
+        seconds = max(comm.gather_values(timed(comm, tensor, times) / times))
         bus_gbit = 8e-9 * numbytes * 2 * (ranks - 1) / ranks / seconds
-        rows.append(
-            {
-                "verb": "all_reduce",
-                "backend": comm.backend,
-                "bytes": numbytes,
-                "seconds": seconds,
-                "bus_gbit": bus_gbit,
-            }
-        )
+        rows.append({"bytes": numbytes, "seconds": seconds, "bus_gbit": bus_gbit})
     return rows
 
 
@@ -324,17 +290,6 @@ def timed(comm: TorchCommunicator, tensor: Tensor, times: int) -> float:
         comm.all_reduce(tensor, WORLD, channel="gradients").wait()
     synchronise(comm)
     return time.perf_counter() - began
-
-
-def control_barrier_us(comm: TorchCommunicator, phase: Callable[[str], None]) -> float:
-    """Microseconds of a barrier of all ranks on the control channel, which is gloo also where NCCL trains."""
-    phase("barriers on the control channel")
-    took: list[float] = []
-    for _ in range(20):
-        began = time.perf_counter()
-        comm.barrier(WORLD)
-        took.append(1e6 * (time.perf_counter() - began))
-    return median(took)
 
 
 # ------------------------------------------------------------------ the contract
@@ -374,7 +329,7 @@ def _tried(comm: TorchCommunicator, candidate: Candidate, folder: Path) -> str |
         other_sizes = _held_against_virtual_time(comm, candidate, walks)
     except Failed as failed:
         problem = str(failed)
-    gathered = gather.values(comm, [other_sizes, problem])
+    gathered = comm.gather_values([other_sizes, problem])
     problems = [text for _, text in gathered if text is not None]
     if problems:
         more = f" (and {len(problems) - 1} more ranks)" if len(problems) > 1 else ""
@@ -421,7 +376,7 @@ def _require_agreement(comm: TorchCommunicator, walks: dict[str, History]) -> No
                     for during, channel, verb, members, numbytes in theirs
                 ],
             )
-            for rank, (final, theirs) in enumerate(gather.values(comm, [walk.final.tolist(), calls]))
+            for rank, (final, theirs) in enumerate(comm.gather_values([walk.final.tolist(), calls]))
         ]
         real_processes.require_agreement_of(histories, f"{name} over {comm.backend}")
 

@@ -16,8 +16,10 @@ from itertools import combinations
 from pathlib import Path
 from statistics import median
 
+from ...strategies.errors import ConfigError
 from .. import PACKAGE
 from ..records.json_lines import write_json
+from ..records.run_directory import FAILED, OK
 from . import words
 from .data.load import Run, find_runs, load_run, without_copies
 from .tables import write_csv
@@ -279,3 +281,25 @@ def _step_s(run: Run) -> float:
     assert run.train_s is not None, "pairs are made of runs with times"
     samples, batch = run.samples, run.config["train"]["global_batch_size"]
     return run.train_s / (samples / batch) if samples else run.train_s / run.summary["steps"]
+
+
+def show_errors(folder: Path, output: Path) -> int:
+    """`daso-bench validate`: print how far virtual time is off the runs below `folder`; the exit code.
+
+    Raises ConfigError where no pair of runs is there.
+    """
+    if twins := twins_in(folder):
+        for twin in twins:
+            print(twin.sentence())
+        return FAILED if any(twin.short for twin in twins) else OK
+    errors = of_folder(folder, output)
+    if errors is None:
+        raise ConfigError(
+            f"{folder}: holds no run both emulated and in virtual time, whose checks passed "
+            "(daso-bench +study=validation makes some)"
+        )
+    print(errors.sentence())
+    print(f"emulated runs that their own checks refused, or that failed: {errors.invalid}")
+    for line in errors.short:
+        print(f"short: {line}")
+    return FAILED if errors.short else OK

@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from daso_bench.runner.communication.torch_communicator import TorchCommunicator, dist
 from daso_bench.runner.communication.traffic import Traffic
-from daso_bench.runner.config import schema
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.training.trainer import Trainer
 from daso_bench.strategies.communicator import Channel, Done, Operation, Work
 from daso_bench.strategies.hsgd import HSGD
@@ -122,7 +122,7 @@ def mirrored(*arguments: Any) -> None:
     link.finish(result.status, result.summary, result.reason)
 
 
-def _world(*arguments: Any, nodes: tuple[int, ...]) -> tuple[schema.RunConfig, Mirror]:
+def _world(*arguments: Any, nodes: tuple[int, ...]) -> tuple[RunConfig, Mirror]:
     """This rank's configuration as rank 0 of so many, and its communicator; `arguments` of an entry."""
     config, alone = joined(*arguments)
     kind = config.cluster.device.kind[0]

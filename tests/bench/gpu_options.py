@@ -10,9 +10,9 @@ from processes import launched, outcome_of, reported
 
 from daso_bench.models.small import SmallCNN
 from daso_bench.models.torchvision_zoo import Torchvision
-from daso_bench.runner.config import schema
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig
 from daso_bench.runner.config.parts import PRECISIONS
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.launch import local
 from daso_bench.runner.launch.supervisor import Event
 from daso_bench.runner.records.run_directory import Outcome, RunDirectory
@@ -23,7 +23,6 @@ FEWEST_BLOCKS = 5
 FEWEST_STEPS = 4  # of a run: two before it is stopped and two after it is resumed
 SMALL = "small_cnn"
 STALL_S = 40.0  # without progress of any rank, a run is given up: long for a step, short for the bench
-COMPILE_S = 150.0  # the same where a model is compiled meanwhile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,20 +103,18 @@ class Time:
             raise TimeUp(f"the {self._minutes:g} minutes are over (minutes=N for more)")
         return left
 
-    def summary_of(self, config: schema.RunConfig, entry: str = local.ENTRY) -> dict[str, Any]:
+    def summary_of(self, config: RunConfig, entry: str = local.ENTRY) -> dict[str, Any]:
         """What rank 0 of `entry` (module:function) reports. Raises RuntimeError if the run fails."""
         return reported(self.outcome_of(config, entry))
 
-    def outcome_of(
-        self, config: schema.RunConfig, entry: str = local.ENTRY, stall_s: float = STALL_S
-    ) -> Outcome:
+    def outcome_of(self, config: RunConfig, entry: str = local.ENTRY, stall_s: float = STALL_S) -> Outcome:
         """How a run ends whose ranks do `entry`; its directory is gone afterwards."""
         return outcome_of(config, entry, partial(self.launch, stall_s=stall_s))
 
     def launch(
         self,
         directory: RunDirectory,
-        config: schema.RunConfig,
+        config: RunConfig,
         entry: str = local.ENTRY,
         stall_s: float = STALL_S,
     ) -> Outcome:

@@ -13,18 +13,19 @@ from typing import Any
 
 import yaml
 from figures import Figure
-from gpu_options import COMPILE_S, STALL_S, Options, Time, TimeUp, cluster_of, in_words
+from gpu_options import Options, Time, TimeUp, cluster_of, in_words
 from processes import configuration, reported
 
 from daso_bench.datasets.digits import Digits
 from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.models.small import MLP, SmallCNN
-from daso_bench.runner.config import load, schema
+from daso_bench.runner.config import load
 from daso_bench.runner.config.cluster import ClusterConfig
 from daso_bench.runner.config.groups import CONF
 from daso_bench.runner.config.launchers import LocalConfig
 from daso_bench.runner.config.optimizers import SGD
 from daso_bench.runner.config.parts import TrainConfig
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.config.typed import locate_target
 from daso_bench.runner.launch import rank
 from daso_bench.runner.records.json_lines import read_records
@@ -77,18 +78,14 @@ def function(options: Options, time_left: Time) -> Iterator[Figure]:
         "fp16": (one, {"precision": "fp16"}),
     }
     if options.device == "cuda":
-        ways |= {
-            "tf32": (one, {"precision": "tf32"}),
-            "compiled": (one, {"compile": True, "precision": "bf16"}),
-        }
+        ways["tf32"] = one, {"precision": "tf32"}
     for name, (cluster, train) in ways.items():
         config = run_of(Arm(name="ddp", kind=DDP), cluster, steps)
         config = replace(config, train=replace(config.train, channels_last=True, **train))
-        stall_s = COMPILE_S if config.train.compile else STALL_S
         yield judged(
             f"runs_{name}",
             f"{cluster.ranks} rank(s), {train}, {steps} steps",
-            lambda config=config, stall_s=stall_s: time_left.outcome_of(config, stall_s=stall_s),
+            lambda config=config: time_left.outcome_of(config),
         )
 
 
@@ -106,7 +103,7 @@ def judged(name: str, what: str, run: Callable[[], Outcome]) -> Figure:
     return Figure(f"gpu_{name}", float(fine), 1, what + end, at_least=True)
 
 
-def in_two_halves(config: schema.RunConfig, time_left: Time) -> Outcome:
+def in_two_halves(config: RunConfig, time_left: Time) -> Outcome:
     """How a run ends that is asked to stop halfway and then resumed. Raises RuntimeError if it was not."""
     with TemporaryDirectory() as folder:
         directory = RunDirectory.create(load.to_plain(config), Path(folder))
@@ -138,7 +135,7 @@ def first_half(*arguments: Any) -> None:
     rank.run_rank(*arguments)
 
 
-def run_of(arm: Arm, cluster: ClusterConfig, steps: int) -> schema.RunConfig:
+def run_of(arm: Arm, cluster: ClusterConfig, steps: int) -> RunConfig:
     """A short run on digits of a model with convolutions and batch normalisation."""
     return configuration(
         strategy_class=arm.kind,
@@ -198,7 +195,7 @@ def _ms(look: dict[str, Any]) -> str:
     return ", ".join(f"{1e3 * time:.3g}" for time in look["times_s"])
 
 
-def of_ranks(*kinds: str) -> schema.RunConfig:
+def of_ranks(*kinds: str) -> RunConfig:
     """Synchronous training on such devices that starts with equal pieces and is balanced after each epoch.
 
     The model has much to multiply and few operations: a CPU's share is to be many samples, not one.

@@ -27,11 +27,12 @@ from daso_bench.models.small import SmallCNN
 from daso_bench.models.spec import InputSpec
 from daso_bench.models.torchvision_zoo import Torchvision
 from daso_bench.runner.communication.torch_communicator import TorchCommunicator
-from daso_bench.runner.config import load, schema
+from daso_bench.runner.config import load
 from daso_bench.runner.config.cluster import ClusterConfig
 from daso_bench.runner.config.launchers import LocalConfig
 from daso_bench.runner.config.optimizers import SGD
 from daso_bench.runner.config.parts import RunInfo, TrainConfig
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.training.batch_order import GlobalOrder
 from daso_bench.runner.training.context import TrainContext
@@ -91,7 +92,7 @@ def ddp_step() -> list[Figure]:
     return [*figures, Figure("collectives_beyond_strategy", took["extra"], 0, detail)]
 
 
-def cpu_run() -> schema.RunConfig:
+def cpu_run() -> RunConfig:
     """The run of which only steps are taken: no evaluation and no end of an epoch falls into a block."""
     return configuration(
         model=Torchvision(name="resnet18", small_images="resize"),
@@ -163,7 +164,7 @@ def rate_ratio(
     return Figure(name, statistics.geometric_mean(ratios), limit, detail, at_least=True)
 
 
-def gpu_run(options: Options) -> schema.RunConfig:
+def gpu_run(options: Options) -> RunConfig:
     """One rank of ddp of which only steps are taken: no evaluation, no end of an epoch."""
     samples = options.batch * options.steps * (options.blocks + 2)
     side = options.image
@@ -197,7 +198,7 @@ def gpu_blocks(*arguments: Any) -> None:
 
 
 def measure_on_device(
-    config: schema.RunConfig,
+    config: RunConfig,
     comm: TorchCommunicator,
     link: Any,
     arms: Callable[[Block, Callable[..., Block]], dict[str, Block]],
@@ -273,7 +274,7 @@ def our_block(ours: Trainer, steps: int) -> Block:
 
 
 def bare_block(
-    config: schema.RunConfig,
+    config: RunConfig,
     context: TrainContext,
     batch: Callable[[int], tuple[Tensor, Tensor]],
     steps: int,

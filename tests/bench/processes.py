@@ -9,11 +9,12 @@ from typing import Any
 from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.models.small import MLP
 from daso_bench.runner.communication.torch_communicator import TorchCommunicator
-from daso_bench.runner.config import load, schema
+from daso_bench.runner.config import load
 from daso_bench.runner.config.cluster import ClusterConfig
 from daso_bench.runner.config.launchers import LocalConfig
 from daso_bench.runner.config.optimizers import SGD
 from daso_bench.runner.config.parts import RunInfo, StudyInfo, TrainConfig
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.config.schedules import Constant
 from daso_bench.runner.launch import local
 from daso_bench.runner.launch.local import venue_of
@@ -21,16 +22,16 @@ from daso_bench.runner.launch.rank import meet
 from daso_bench.runner.launch.supervisor import Event
 from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 from daso_bench.runner.simulation.simulated_world import Recorded
-from daso_bench.runner.training.context import Backend, Listener, Nobody, TrainContext
+from daso_bench.runner.training.context import Backend, Listener, TrainContext
 from daso_bench.runner.training.torch_replica import TorchReplica
 from daso_bench.strategies.ddp import DDP
 
 STALL_S = 300.0
 
 
-def configuration(*, ranks: int = 2, **changes: Any) -> schema.RunConfig:
+def configuration(*, ranks: int = 2, **changes: Any) -> RunConfig:
     """A run on one node; `changes` are fields of `RunConfig`."""
-    plain = schema.RunConfig(
+    plain = RunConfig(
         strategy_class=DDP,
         strategy=DDP.Config(),
         model=MLP(hidden=[16]),
@@ -48,13 +49,13 @@ def configuration(*, ranks: int = 2, **changes: Any) -> schema.RunConfig:
     return dataclasses.replace(plain, **changes)
 
 
-def summary_of(config: schema.RunConfig, entry: str = local.ENTRY) -> dict[str, Any]:
+def summary_of(config: RunConfig, entry: str = local.ENTRY) -> dict[str, Any]:
     """What rank 0 of `entry` (module:function) reports. Raises RuntimeError if the run does not finish."""
     return reported(outcome_of(config, entry))
 
 
 def outcome_of(
-    config: schema.RunConfig, entry: str = local.ENTRY, launch: Callable[..., Outcome] | None = None
+    config: RunConfig, entry: str = local.ENTRY, launch: Callable[..., Outcome] | None = None
 ) -> Outcome:
     """How a run ends whose ranks do `entry`, by default training; its directory is gone afterwards."""
     with TemporaryDirectory() as folder:
@@ -64,7 +65,7 @@ def outcome_of(
 
 def launched(
     directory: RunDirectory,
-    config: schema.RunConfig,
+    config: RunConfig,
     entry: str = local.ENTRY,
     stall_s: float = STALL_S,
     on_event: Callable[[Event], None] | None = None,
@@ -88,14 +89,14 @@ def reported(outcome: Outcome) -> dict[str, Any]:
     return outcome.summary
 
 
-def joined(*arguments: Any) -> tuple[schema.RunConfig, TorchCommunicator]:
+def joined(*arguments: Any) -> tuple[RunConfig, TorchCommunicator]:
     """The configuration of a rank and its communicator; `arguments`: of the rank's entry, its link last."""
     run_dir, rank, ranks, port, listener, threads, link = arguments
     return meet(run_dir, rank, ranks, port, listener, threads, link.meeting)
 
 
 def context_of(
-    config: schema.RunConfig,
+    config: RunConfig,
     comm: TorchCommunicator,
     replica: Callable[..., TorchReplica] = TorchReplica,
     listener: Listener | None = None,
@@ -103,4 +104,4 @@ def context_of(
     """A rank's session, whose records are kept in memory."""
     world = Backend("bench", comm, lambda model, loss: replica(model, loss, comm), comm.device, True)
     metrics = Recorded() if comm.rank == 0 else None
-    return TrainContext(config, world, config.dataset.load(), Recorded(), metrics, listener or Nobody())
+    return TrainContext(config, world, config.dataset.load(), Recorded(), metrics, listener)

@@ -34,7 +34,7 @@ from daso_bench.datasets.packed.packed_format import Description
 from daso_bench.datasets.packed.readers import CounterTally, Reader, chunked_shuffle, node_batch
 from daso_bench.datasets.packed.record_order import Epoch, Stretch
 from daso_bench.datasets.packed.strided_reader import strided
-from daso_bench.runner.training.packed.page_cache import drop
+from daso_bench.runner.machine.page_cache import drop
 
 SET_BYTES, STRIDED_BYTES = 2 * 10**9, 256 * 2**20
 SIZES = (

@@ -13,8 +13,8 @@ from fake_gpu import FakeGPU, FakeWork, HostEvent, HostStreams
 from gpu_nccl import Mirror
 from gpu_options import Time, parse
 
-from daso_bench.runner.communication.nccl_work import DeviceWork
-from daso_bench.runner.communication.torch_communicator import connect
+from daso_bench.runner.communication.cuda_timing import DeviceWork
+from daso_bench.runner.communication.gpus import connect
 from daso_bench.runner.training.torch_replica import TorchReplica
 from daso_bench.strategies.communicator import Work
 from daso_bench.strategies.topology import LEADERS, NODE, WORLD, Topology

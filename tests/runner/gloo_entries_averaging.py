@@ -23,8 +23,8 @@ from torch.distributed.optim import PostLocalSGDOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from daso_bench.runner.communication.torch_communicator import TorchCommunicator
+from daso_bench.runner.training.context import undone_step
 from daso_bench.runner.training.torch_replica import TorchReplica
-from daso_bench.runner.training.warm_up import undone_step
 from daso_bench.strategies.base import Strategy
 from daso_bench.strategies.ednncomm import EDNNComm, EDNNCommConfig
 from daso_bench.strategies.local_sgd import LocalSGD, LocalSGDConfig

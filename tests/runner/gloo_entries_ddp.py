@@ -11,8 +11,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from torch.nn.parallel import DistributedDataParallel
 
 from daso_bench.runner.communication.torch_communicator import GradBucket, TorchCommunicator
+from daso_bench.runner.training.context import undone_step
 from daso_bench.runner.training.torch_replica import TorchReplica
-from daso_bench.runner.training.warm_up import undone_step
 from daso_bench.strategies.communicator import Communicator
 from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.gradients import Reduction
@@ -88,7 +88,7 @@ def algorithms(comm: TorchCommunicator) -> None:
         took = comm.now() - started
         case = f"{algorithm} {keys}"
         traffic = comm.traffic
-        # One stretch of waiting a step, whatever the helper thread waited for meanwhile.
+        # One interval of waiting a step, whatever the helper thread waited for meanwhile.
         assert len(traffic.blocked) == len(traffic.launches) == STEPS, case
         assert 0 < traffic.blocked_ns < took, case
         assert (replica.flat() - wanted).abs().max() < 1e-6, case

@@ -11,7 +11,7 @@ from daso_bench.runner.communication.link_costs import AlphaBeta, Network
 from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator
 from daso_bench.runner.simulation.simulated_replica import SimulatedReplica
 from daso_bench.runner.simulation.simulator import Simulator
-from daso_bench.runner.training.device_model import Scripted
+from daso_bench.runner.training.device_model import Device
 from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.progress import Plan, Progress
@@ -30,9 +30,9 @@ class Quadratic(nn.Module):
         return 0.5 * x[:, 0] * (self.theta - x[:, 1]) ** 2
 
 
-def instant(rank: int) -> Scripted:
+def instant(rank: int) -> Device:
     """A device that takes no time."""
-    return Scripted(rank, lambda rank, samples: 0)
+    return Device(rank, lambda rank, samples: 0)
 
 
 def make(**keys: Any) -> DDP:

@@ -23,7 +23,7 @@ RATE_ONLY = "rate only"
 class ArmLine:
     """One arm of the headline table, as text, and its runs. A spread is named or left out.
 
-    `median`, `expected`: of the time to target (Kaplan-Meier; time of all runs for each that reached it).
+    `median`: of the time to target (Kaplan-Meier).
     """
 
     label: str
@@ -33,7 +33,6 @@ class ArmLine:
     to_target: str
     has_mean: bool
     median: str
-    expected: str
     train: str
     rate: str
     final: str
@@ -67,7 +66,6 @@ class HeadlineSection(Section):
                     "reached": line.reached,
                     "time to target": line.to_target,
                     "median time to target": line.median,
-                    "expected running time": line.expected,
                     "training time": line.train,
                     "samples/s": line.rate,
                     **{
@@ -103,8 +101,6 @@ def _reached_row(comparison: Comparison, arm: Arm) -> dict[str, Any]:
         "reached_high": ends.high,
         "rate_only": to_target.rate_only,
         "median_s": reached.median_s(to_target),
-        # Fewer than half: a rate, and no time at all.
-        "expected_running_s": None if to_target.rate_only else reached.expected_running_s(to_target),
     }
 
 
@@ -121,8 +117,7 @@ def _arm_line(comparison: Comparison, arm: Arm) -> ArmLine:
         reached=_reached_words(to_target) if to_target else "0 of 0" if has_target else "no target set",
         to_target=_target_words(arm),
         has_mean=target_mean(arm) is not None,
-        median=_time_words(to_target, reached.median_s),
-        expected=_time_words(to_target, reached.expected_running_s),
+        median=_median_words(to_target),
         train=_typical(arm, train_mean(arm), words.seconds),
         rate=_typical(arm, rate_mean(arm), words.rate),
         final=_typical(arm, final, words.share),
@@ -146,11 +141,11 @@ def _reached_words(to_target: Reached) -> str:
     return f"{to_target.reached} of {to_target.runs} [{ends.low:.2f}, {ends.high:.2f}]"
 
 
-def _time_words(to_target: Reached | None, time_s: Callable[[Reached], float | None]) -> str:
-    """A time in words, or that fewer than half of the runs reached the target."""
+def _median_words(to_target: Reached | None) -> str:
+    """The median time in words, or that fewer than half of the runs reached the target."""
     if to_target is None:
         return words.MISSING
-    return RATE_ONLY if to_target.rate_only else words.seconds(time_s(to_target))
+    return RATE_ONLY if to_target.rate_only else words.seconds(reached.median_s(to_target))
 
 
 def _target_words(arm: Arm) -> str:

@@ -20,8 +20,7 @@ from ..plots.arm_style import look
 from ..plots.pictures import Plot
 from ..section import Rows, Section, one_each, with_rows
 from ..simulation_errors import where
-from ..statistics import ratio
-from ..statistics.ratio import Ratio
+from ..statistics.welch import Ratio, welch
 from ..target import baseline_of, study_of
 
 if TYPE_CHECKING:
@@ -142,7 +141,7 @@ def _line(arm: Arm, runs: Sequence[Run], baseline: Arm | None, level: float) -> 
     cached = [run.start.still_cached for run in runs if run.start.still_cached is not None]
     gain = None
     if baseline is not None and arm is not baseline:
-        gain = ratio.welch(per_sample(baseline.complete), per_sample(runs), level=level)
+        gain = welch(per_sample(baseline.complete), per_sample(runs), level=level)
     return Reading(
         arm=arm,
         runs=len(runs),

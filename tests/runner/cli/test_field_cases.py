@@ -9,8 +9,9 @@ import torch
 from runs import Awkward, Blobs, Dies, Raises, config, dies_after
 
 from daso_bench.models.small import SmallCNN
-from daso_bench.runner.config import load, schema
+from daso_bench.runner.config import load
 from daso_bench.runner.config.optimizers import SGD
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.launch import local
 from daso_bench.runner.records.json_lines import read_json, read_records
 from daso_bench.runner.records.run_directory import RunDirectory
@@ -21,7 +22,7 @@ from daso_bench.strategies.errors import ConfigError, MachineError
 STRATEGIES = {"ddp": {}, "daso": {"warmup_epochs": 1, "cooldown_epochs": 1}}
 
 
-def run(cfg: schema.RunConfig, **more: Any):
+def run(cfg: RunConfig, **more: Any):
     return simulate(cfg, cfg.dataset.load(), **more)
 
 

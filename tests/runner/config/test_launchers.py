@@ -8,7 +8,6 @@ from slurm_cases import composed, config
 
 from daso_bench.runner.config.launchers import OWN_OPTIONS, SlurmConfig
 from daso_bench.runner.config.load import load
-from daso_bench.runner.config.schema import run_id
 from daso_bench.strategies.errors import ConfigError
 
 DAY_MIN = 24 * 60
@@ -151,11 +150,11 @@ def test_the_greatest_warning_is_just_below_the_limit() -> None:
     ],
 )  # fmt: skip
 def test_how_a_run_is_queued_does_not_make_it_another_run(keys: dict[str, Any], tmp_path: Path) -> None:
-    assert run_id(config(results=tmp_path, **keys)) == run_id(config(results=tmp_path))
+    assert config(results=tmp_path, **keys).run_id == config(results=tmp_path).run_id
 
 
 def test_a_run_by_slurm_is_another_than_the_same_run_here() -> None:
-    assert run_id(composed("launcher=slurm")) != run_id(composed())
+    assert composed("launcher=slurm").run_id != composed().run_id
 
 
 def test_the_configuration_in_the_run_directory_says_the_same_again(tmp_path: Path) -> None:
@@ -168,4 +167,4 @@ def test_the_configuration_in_the_run_directory_says_the_same_again(tmp_path: Pa
     made = config(results=tmp_path, **keys)
     again = load(directory(made).config)
     assert again.launcher == made.launcher
-    assert run_id(again) == run_id(made)
+    assert again.run_id == made.run_id

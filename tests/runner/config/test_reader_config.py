@@ -10,7 +10,7 @@ import yaml
 from runs import config
 
 from daso_bench.datasets.shapes import Shapes
-from daso_bench.models.small_fcn import SmallFCN
+from daso_bench.models.small import SmallFCN
 from daso_bench.runner.config.checks import check_reader
 from daso_bench.runner.config.groups import CONF
 from daso_bench.runner.config.launchers import LauncherConfig, LocalConfig, SimulatedConfig
@@ -23,7 +23,6 @@ from daso_bench.runner.config.reader_config import (
     PackedReader,
     Strided,
 )
-from daso_bench.runner.config.schema import run_id
 from daso_bench.runner.config.typed import locate_target, typed
 from daso_bench.strategies.errors import ConfigError
 
@@ -98,9 +97,9 @@ def test_a_run_with_a_reader_comes_back_from_its_file(tmp_path: Path) -> None:
     made = with_reader(ChunkedShuffle(path="/x.packed", chunk_mib=0.5))
     (tmp_path / "config.yaml").write_text(dump(made))
     again = load(tmp_path / "config.yaml")
-    assert (again.reader, run_id(again)) == (made.reader, run_id(made))
+    assert (again.reader, again.run_id) == (made.reader, made.run_id)
     other = replace(made, reader=ChunkedShuffle(path="/x.packed", chunk_mib=1.0))
-    assert run_id(made) != run_id(other)
+    assert made.run_id != other.run_id
 
 
 def with_launcher(reader: PackedReader, **launcher: Any) -> Any:
@@ -110,9 +109,9 @@ def with_launcher(reader: PackedReader, **launcher: Any) -> Any:
 
 def test_an_id_holds_what_decides_and_not_where_the_file_lies() -> None:
     here, elsewhere = with_launcher(HERE), with_launcher(replace(HERE, path="/elsewhere.packed"))
-    assert run_id(here) == run_id(elsewhere)
+    assert here.run_id == elsewhere.run_id
     for keys in ({"shuffle_seed": 1}, {"prefetch_batches": 3}, {"cold": True}, {"warm": True}):
-        assert run_id(with_launcher(replace(HERE, **keys))) != run_id(here), keys
+        assert with_launcher(replace(HERE, **keys)).run_id != here.run_id, keys
 
 
 def identity(*words: str) -> str:
@@ -120,7 +119,7 @@ def identity(*words: str) -> str:
     given = ["dataset=fashion_mnist", "dataset.root=/data", *words]
     (request,) = requests(given, sweep=False, cwd=Path("/"))
     assert request.config is not None, request.error
-    return run_id(request.config)
+    return request.config.run_id
 
 
 def test_an_id_holds_nothing_of_how_a_reader_reads_where_it_gives_its_order_alone() -> None:
@@ -136,7 +135,7 @@ def test_a_run_without_one_says_so() -> None:
     plain = config()
     assert plain.reader == NoReader()
     assert to_plain(plain)["reader"] == {"_target_": "daso_bench.runner.config.reader_config.NoReader"}
-    assert run_id(plain) != run_id(with_reader())
+    assert plain.run_id != with_reader().run_id
 
 
 @pytest.mark.parametrize("path", sorted((CONF / "reader").glob("*.yaml")), ids=lambda path: path.stem)

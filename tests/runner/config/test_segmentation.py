@@ -14,7 +14,7 @@ from torch.nn.functional import one_hot
 from daso_bench.datasets.data import Data
 from daso_bench.datasets.dataset import Dataset
 from daso_bench.datasets.image_files import MaskedSplit
-from daso_bench.models.small_fcn import SmallFCN
+from daso_bench.models.small import SmallFCN
 from daso_bench.runner.config.optimizers import SGD
 from daso_bench.runner.config.tasks import Segmentation, image_losses
 from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate

@@ -19,7 +19,7 @@ from daso_bench.datasets.shapes import Shapes
 from daso_bench.runner.cli.main import run
 from daso_bench.runner.records.json_lines import read_records
 from daso_bench.runner.training.batch_order import GlobalOrder
-from daso_bench.runner.training.loader import Ahead, Direct
+from daso_bench.runner.training.loader import Ahead, Loader
 from daso_bench.strategies.progress import Progress
 
 BATCH, EPOCHS = 8, 2
@@ -34,7 +34,7 @@ def batches(samples: Any, ranks: int, workers: int) -> list[tuple[Tensor, Tensor
         loader = (
             Ahead(samples, order, 3, workers=workers, prefetch=2, pin=False)
             if workers
-            else Direct(samples, order, 3)
+            else Loader(samples, order, 3)
         )
         made = []
         for epoch in range(EPOCHS):

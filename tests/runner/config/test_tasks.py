@@ -15,12 +15,11 @@ from torch.nn import functional
 from daso_bench.datasets.digits import Digits
 from daso_bench.datasets.shapes import Shapes
 from daso_bench.datasets.synthetic import Synthetic
-from daso_bench.models.small import MLP
-from daso_bench.models.small_fcn import SmallFCN
+from daso_bench.models.small import MLP, SmallFCN
 from daso_bench.runner.config import load
 from daso_bench.runner.config.load import requests
 from daso_bench.runner.config.optimizers import SGD
-from daso_bench.runner.config.schema import RunConfig
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.config.tasks import TASKS, Classification, Segmentation
 from daso_bench.runner.report.data.metric import METRICS as REPORTED
 from daso_bench.runner.simulation.simulated_world import simulate

@@ -118,8 +118,8 @@ def test_durations(seconds: float, text: str) -> None:
 
 def test_sizes_and_rates() -> None:
     assert [size(n) for n in (0, 999, 1000, 3_145_728, 5 * 10**12)] == [
-        "0 B",
-        "999 B",
+        "0 bytes",
+        "999 bytes",
         "1.0 kB",
         "3.1 MB",
         "5.0 TB",
@@ -136,7 +136,7 @@ def test_the_summary_of_a_run_has_every_number() -> None:
         "time to 95.00 %      1 min 15 s",
         "2 min 05 s",
         "1,234",
-        "512 B",
+        "512 bytes",
         "3.1 MB",
         "timing not valid: 4 ranks x 1 thread share 2 cores",
     ]:

@@ -108,12 +108,11 @@ def test_torn_file(tmp_path: Path, tail: str, steps: list[int], last: bool) -> N
     path.write_text(torn() + tail)
     read = read_records(path)
     assert [row["step"] for row in read.rows] == steps
-    glued, cut = read.damage
-    assert (glued.line, glued.kind, glued.used, glued.last) == (2, "glued", 2, False)
-    assert (cut.line, cut.kind, cut.used, cut.last) == (3, "cut", 0, last)
-    sentence = cut.sentence("metrics.jsonl")
-    assert "metrics.jsonl, line 3" in sentence
-    assert ("DAMAGE IN THE MIDDLE" in sentence) is not last
+    where = "last line" if last else "DAMAGE IN THE MIDDLE"
+    assert read.damage == [
+        "line 2 (DAMAGE IN THE MIDDLE): several records; whole records used: 2",
+        f"line 3 ({where}): the line is cut; whole records used: 0",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -124,8 +123,7 @@ def test_what_is_no_record_is_reported_and_passed_over(tmp_path: Path, line: byt
     path.write_bytes(b'{"step": 1}\n' + line + b'\n{"step": 2}\n')
     read = read_records(path)
     assert [row["step"] for row in read.rows] == [1, 2]
-    (damage,) = read.damage
-    assert (damage.line, damage.kind, damage.last) == (2, "broken", False)
+    assert read.damage == ["line 2 (DAMAGE IN THE MIDDLE): not a record; whole records used: 0"]
 
 
 def test_glued_then_cut(tmp_path: Path) -> None:
@@ -133,9 +131,7 @@ def test_glued_then_cut(tmp_path: Path) -> None:
     path.write_text('{"step": 1}{"step": 2}{"st')
     read = read_records(path)
     assert [row["step"] for row in read.rows] == [1, 2]
-    assert (
-        read.damage[0].sentence("m") == "m, line 1 (last line): 2 records on one line used, the rest is cut"
-    )
+    assert read.damage == ["line 1 (last line): the line is cut; whole records used: 2"]
 
 
 def test_empty_file(tmp_path: Path) -> None:
@@ -227,7 +223,7 @@ def test_crossing_at_the_first_evaluation_scores_its_stamp() -> None:
     assert (found.at_first, found.scored_s, found.scored_samples) == (True, 90.0, 1000)
 
 
-def test_a_model_that_took_long_to_make_does_not_turn_the_stretch_of_a_crossing_round() -> None:
+def test_a_model_that_took_long_to_make_does_not_turn_the_interval_of_a_crossing_round() -> None:
     """T_train of an evaluation holds the making of its own model alone: its stamp may be the earlier one."""
     rows = evaluations(0.6, 0.76)
     rows[0]["train_s"] = rows[1]["train_s"] + 4.0

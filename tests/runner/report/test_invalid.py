@@ -18,7 +18,7 @@ def checked(path: Path) -> Path:
     rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     for row in rows:
         if row["kind"] == "summary":
-            row["apparatus"] = {"network": "modelled"}
+            row["validity"] = {"network": "modelled"}
     (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 

@@ -89,7 +89,7 @@ def test_the_time_to_target_counts_where_both_reached_it() -> None:
 
 
 def run(launcher: str, train_s: float, arm: str = "ddp", size: str = "base", **more: Any) -> Run:
-    apparatus = {"apparatus": {"network": "kernel"}} if launcher == "emulated" else {}
+    validity = {"validity": {"network": "kernel"}} if launcher == "emulated" else {}
     timing = {"valid": not more.pop("reasons", []), "reasons": ["busy"]}
     parts = more.pop("parts", {})
     return Run(
@@ -103,7 +103,7 @@ def run(launcher: str, train_s: float, arm: str = "ddp", size: str = "base", **m
         environment={},
         status={"status": more.pop("status", "finished"), "timing": timing},
         evaluations=[],
-        summary={"train_s": train_s, "steps": 30, "samples": 1920, "parts_s": parts, **apparatus},
+        summary={"train_s": train_s, "steps": 30, "samples": 1920, "parts_s": parts, **validity},
         rank_rows=[],
         replaced_rows=0,
         damage=[],

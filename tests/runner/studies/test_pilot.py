@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from asking import code_of, requests
 
-from daso_bench.runner.config.schema import RunConfig
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.records.json_lines import read_json
 from daso_bench.runner.records.run_directory import WRONG_REQUEST
 from daso_bench.runner.records.seed_ranges import FRESH, PILOT, REFERENCE, SEEDS, TRIAL

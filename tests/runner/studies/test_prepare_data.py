@@ -88,8 +88,7 @@ def test_prepare_says_what_it_has_made_ready(images: Path, capsys: pytest.Captur
     assert run(["prepare", *FOLDER, "dataset.bad_files=skip"]) == 0
     shown = capsys.readouterr().out
     assert "4 classes; images: 32 train, 6 validation, 4 test (held out of train)" in shown
-    assert "converted: 16 bits to 8 1, CMYK to RGB 1, alpha over background 1, grey to colour 2" in shown
-    assert "warning: val: no image of class '180'" in shown
+    assert "warning: validation: no image of class '180'" in shown
     assert "left out, on all ranks: 2 bad files" in shown
     assert "train/90/empty.png: empty (0 bytes)" in shown
     made = ImageFolder(root=str(images), resize=8, crop=8, bad_files="skip")
