@@ -68,6 +68,10 @@ class PeriodicStrategy(Strategy):
     # Rounds that are longer than the distance of evaluations change what is evaluated, and how often.
     may_differ = ("strategy", "evaluation.mode", "evaluation.count")
     needs_numbers = (("optimizer_state", "average"),)  # which state an optimizer has shows in its steps only
+    remembers = (
+        *("since", "period", "stop_requested", "lengths", "steps_of_phase", "first_average"),
+        *("averaged_after", "spreads"),
+    )
     period: int = 1
 
     def start(self, replica: Replica, comm: Communicator, *, mean: Mean | None = None) -> None:
@@ -172,26 +176,6 @@ class PeriodicStrategy(Strategy):
             self._average(None)
 
     # ---------------------------------------------------------------- records
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "since": self.since,
-            "period": self.period,
-            "stop_requested": self.stop_requested,
-            "lengths": dict(self.lengths),
-            "steps_of_phase": dict(self.steps_of_phase),
-            "first_average": self.first_average,
-            "averaged_after": list(self.averaged_after),
-            "spreads": list(self.spreads),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.since, self.period = state["since"], state["period"]
-        self.stop_requested = state["stop_requested"]
-        self.lengths = Counter(state["lengths"])
-        self.steps_of_phase = Counter(state["steps_of_phase"])
-        self.first_average = state["first_average"]
-        self.averaged_after, self.spreads = list(state["averaged_after"]), list(state["spreads"])
 
     def record(self, progress: Progress) -> dict[str, Any]:
         """`spread`: ‖θ_i - mean‖ / ‖mean‖ of this rank just before the epoch's last average."""

@@ -82,6 +82,7 @@ class EDNNComm(PeriodicStrategy):
 
     Config = EDNNCommConfig
     config: EDNNCommConfig
+    remembers = (*PeriodicStrategy.remembers, "full_batch")
     tuned = (("sync_every", ("auto", 2, 4, 8)), ("optimizer_state", ("keep", "average")))
     caveats = (
         "Implemented after the abstract and the figure: averages, weights, order and what happens to buffers "
@@ -123,13 +124,10 @@ class EDNNComm(PeriodicStrategy):
         epoch_ends = self.config.sync_at_epoch_end and progress.last_batch
         return self.since >= self.period or epoch_ends
 
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "full_batch": self.full_batch}
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        if state["full_batch"]:
-            self._weigh(state["full_batch"])
+        if self.full_batch:
+            self._weigh(self.full_batch)
 
     def record(self, progress: Progress) -> dict[str, Any]:
         given = self.config.sync_every != "auto"

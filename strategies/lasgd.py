@@ -121,6 +121,10 @@ class LASGD(AsynchronousStrategy):
 
     Config = LASGDConfig
     config: LASGDConfig
+    remembers = (
+        *("steps", "rank_samples", "since", "launched", "applied", "total", "counted", "total_steps", "done"),
+        *("due", "met", "agreed", "stop_requested", "equal", "copies", "before"),
+    )
     tuned = (("sync_every", (1, 2, 4, 8)), ("optimizer_state", ("keep", "average")))
     caveats = (
         "The abstract of the paper gives no rule, period, hyper-parameters or numbers: this is the method as "
@@ -386,8 +390,8 @@ class LASGD(AsynchronousStrategy):
             counts = [flight.samples, flight.steps, flight.transfer_ns()]
             flown = [flight.sent, self.copy, self.control, counts]
         return {
+            **super().state_dict(),
             "workers": self.workers,
-            "counts": {name: getattr(self, name) for name in COUNTS},
             "flight": flown,
             "run": asdict(self.run),
             "epoch": asdict(self.epoch),
@@ -400,8 +404,7 @@ class LASGD(AsynchronousStrategy):
                 f"this checkpoint is of {state['workers']} workers, the run has {self.workers}: lasgd "
                 "resumes only on the same number"
             )
-        for name, value in state["counts"].items():
-            setattr(self, name, value)
+        super().load_state_dict(state)
         self._table()
         self.origin_ns = self.comm.now()
         if state["flight"] is not None:
@@ -471,13 +474,6 @@ class LASGD(AsynchronousStrategy):
         self.epoch = Rounds()
         self.details: list[dict[str, Any]] = []
         self.before = [self.launched, self.steps, self.rank_samples, self.copies]
-
-
-COUNTS = (
-    *("steps", "rank_samples", "since", "launched", "applied", "total", "counted", "total_steps", "done"),
-    *("due", "met", "agreed", "stop_requested", "equal", "copies", "before"),
-)
-"""Attributes of the strategy that a checkpoint holds."""
 
 
 def _read(row: dict[str, Any]) -> dict[str, Any]:

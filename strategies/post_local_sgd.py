@@ -63,6 +63,7 @@ class PostLocalSGD(PeriodicStrategy):
 
     Config = PostLocalSGDConfig
     config: PostLocalSGDConfig
+    remembers = (*PeriodicStrategy.remembers, "switch_samples", "switched_after")
     tuned = (("sync_every", (4, 8, 16, 32)), ("optimizer_state", ("keep", "average")))
     caveats = (
         "Up to the switch it is ddp: with the switch at half of the samples it saves at most half of what "
@@ -94,16 +95,8 @@ class PostLocalSGD(PeriodicStrategy):
     def _average_over(self, group: Group | None) -> None:
         self.replica.average_gradients_over(group, bucket_mib=self.config.bucket_mib)
 
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            **super().state_dict(),
-            "switch_samples": self.switch_samples,
-            "switched_after": self.switched_after,
-        }
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self.switch_samples, self.switched_after = state["switch_samples"], state["switched_after"]
         self._average_over(WORLD if self.switched_after is None else self.local_group)
 
     def record(self, progress: Progress) -> dict[str, Any]:

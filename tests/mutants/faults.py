@@ -163,8 +163,8 @@ FAULTS = [
     Fault(
         "buffers are not averaged",
         "daso",
-        "        if batch == last:\n            self._epoch_end_buffers()\n",
-        "",
+        '        if batch == last and self.config.buffers != "none":\n',
+        "        if False:\n",
     ),
     Fault(
         "stop request forgotten when a sum passes",
@@ -355,8 +355,8 @@ FAULTS = [
     Fault(
         "steps since the average are not saved",
         "local_sgd",
-        'self.since, self.period = state["since"], state["period"]',
-        'self.period = state["period"]',
+        '*("since", "period",',
+        '*("period",',
         "averaging.py",
     ),
     Fault(
@@ -382,8 +382,8 @@ FAULTS = [
     Fault(
         "qsr forgets its rate in a resume",
         "local_sgd",
-        '        self.rate = state["rate"]\n',
-        "",
+        '(*PeriodicStrategy.remembers, "rate")',
+        "PeriodicStrategy.remembers",
     ),
     Fault(
         "momenta are mixed before the average in finish",
@@ -452,7 +452,7 @@ FAULTS = [
         "step = config.outer_lr * (delta + config.outer_momentum * momentum)",
         "step = config.outer_lr * momentum",
     ),
-    Fault("outer momentum is not saved", "diloco", '        self.momentum.copy_(state["momentum"])\n', ""),
+    Fault("outer momentum is not saved", "diloco", '"momentum", "outer_norms")', '"outer_norms")'),
     Fault(
         "slow momentum without the learning rate",
         "slowmo",
@@ -515,8 +515,8 @@ FAULTS = [
     Fault(
         "shares are not saved",
         "heterogeneous",
-        'self.batches, self.parts = tuple(state["batches"]), list(state["parts"])',
-        'self.parts = list(state["parts"])',
+        '*("batches", "parts",',
+        '*("parts",',
     ),
     Fault(
         "buffers with equal weights",

@@ -248,5 +248,5 @@ def on_cpu(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.detach().cpu().clone()
     if isinstance(value, dict):
-        return {key: on_cpu(entry) for key, entry in value.items()}
+        return type(value)({key: on_cpu(entry) for key, entry in value.items()})
     return type(value)(map(on_cpu, value)) if isinstance(value, list | tuple) else value
