@@ -11,7 +11,7 @@ from ...datasets.dataset import Dataset
 from ...datasets.packed import readers, record_order, strided_reader
 from ...datasets.packed.packed_file import Packed
 from ...datasets.packed.readers import CounterTally, Reader
-from ...datasets.packed.record_order import ChunkedOrder, RecordOrder, RecordRun, Records, Stretch
+from ...datasets.packed.record_order import ChunkedOrder, RecordOrder, RecordRun, Stretch
 from ...strategies.errors import ConfigError, above, at_least, within
 from .launchers import LauncherConfig
 
@@ -179,12 +179,10 @@ class ChunkedShuffle(PackedReader):
         count, needed = len(self.chunks(packed)), CHUNKS_A_NODE * nodes
         if nodes == 1 or count >= needed:
             return
-        fitting = _fitting_mib(packed.starts(), needed)
-        way_out = "take another reader" if fitting is None else f"take reader.chunk_mib={fitting:g} or less"
         raise ConfigError(
             f"reader.chunk_mib={self.chunk_mib:g}: makes {count} chunks of the {len(packed)} records of "
             f"{packed.path}, and {nodes} nodes need {needed} ({CHUNKS_A_NODE} each), or a node has much the "
-            f"same samples in every epoch; {way_out}"
+            "same samples in every epoch; take smaller chunks, or another reader"
         )
 
     def own_bytes(self, packed: Packed, step_bytes: int) -> int:
@@ -202,16 +200,6 @@ class ChunkedShuffle(PackedReader):
             f"reader {self.name}: chunks of {self.chunk_mib:g} MiB in an order drawn for each epoch, "
             f"shuffled in memory {self.window_chunks} at a time"
         )
-
-
-def _fitting_mib(starts: Records, needed: int) -> float | None:
-    """A size of chunks, of two digits, with which there are so many; None where there are too few records."""
-    if len(starts) - 1 < needed:
-        return None
-    mib = int(starts[-1]) / needed / 2**20
-    while len(record_order.chunks(starts, _mib_bytes(float(f"{mib:.2g}")))) < needed:
-        mib *= 0.9
-    return float(f"{mib:.2g}")
 
 
 def _mib_bytes(mib: float) -> int:

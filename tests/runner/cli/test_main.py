@@ -108,7 +108,7 @@ def test_help_teaches_commands_choices_and_exit_codes() -> None:
     for word in ("list", "status", "resume", "evaluate", "report", "--dry-run", "+study=NAME", "-m", "130"):
         assert word in text
     for group in groups.GROUPS:
-        assert any(entry.name in text for entry in groups.entries(group)), group
+        assert any(name in text for name in groups.entries(group)), group
     assert max(map(len, text.splitlines())) <= 120
 
 

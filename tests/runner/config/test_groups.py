@@ -16,8 +16,8 @@ def test_every_yaml_file_says_what_it_is() -> None:
     for group in groups.GROUPS:
         found = groups.entries(group)
         assert found, group
-        for entry in found:
-            assert len(entry.description) > 5, f"{group}/{entry.name} has no comment in its first line"
+        for name, description in found.items():
+            assert len(description) > 5, f"{group}/{name} has no comment in its first line"
 
 
 def test_the_groups_are_the_folders() -> None:
@@ -46,7 +46,7 @@ def test_a_folder_of_ones_own_comes_first(tmp_path: Path) -> None:
         "# @package _global_\n#\n# of my own\n_target_: a.B\nx: 1\n"
     )
     (tmp_path / "strategy" / "bare.yaml").write_text("x: 1\n")
-    found = {entry.name: entry.description for entry in groups.entries("strategy", [tmp_path])}
+    found = groups.entries("strategy", [tmp_path])
     assert found["mine"] == "of my own"
     assert found["bare"] == ""
     assert "ddp" in found

@@ -1,7 +1,6 @@
 """Batches that are read are those by index in the reader's order, for ranks that share a reader too."""
 
 import math
-import re
 import threading
 import time
 from collections.abc import Callable
@@ -196,12 +195,10 @@ def test_chunks_of_which_there_are_few_a_node_are_refused_and_one_node_takes_any
     with pytest.raises(
         ConfigError,
         match=r"^reader\.chunk_mib=4: makes 1 chunks of the 96 records .* 4 nodes need 16 \(4 each\), or a "
-        r"node has much the same samples in every epoch; take reader\.chunk_mib=\S+ or less$",
-    ) as caught:
+        r"node has much the same samples in every epoch; take smaller chunks, or another reader$",
+    ):
         ReaderOrder(sampler, 0, (1, 1, 1, 1), reader, opened, 9)
-    found = re.search(r"take reader\.chunk_mib=(\S+)", str(caught.value))
-    assert found is not None
-    fitting = replace(reader, chunk_mib=float(found[1]))
+    fitting = replace(reader, chunk_mib=int(opened.packed.starts()[-1]) / 32 / 2**20)
     order = ReaderOrder(sampler, 0, (1, 1, 1, 1), fitting, opened, 9)
     taken = [
         torch.cat([piece for (number, _), piece in order.upcoming(Progress(2, 5)) if number == epoch])
@@ -209,8 +206,6 @@ def test_chunks_of_which_there_are_few_a_node_are_refused_and_one_node_takes_any
     ]
     assert {*taken[0].tolist()} != {*taken[1].tolist()}
     ReaderOrder(sampler, 0, (4,), reader, opened, 9)
-    with pytest.raises(ConfigError, match=r"; take another reader$"):
-        reader.check(opened.packed, 25)
 
 
 def test_layouts_that_deal_the_same_batches_have_one_digest(open_file: Any) -> None:
