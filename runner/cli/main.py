@@ -146,7 +146,7 @@ def help_text() -> str:
     """What `--help` prints; the choices are read from conf/."""
     choices = ""
     for group in groups.GROUPS:
-        names = [entry.name for entry in groups.entries(group)]
+        names = list(groups.entries(group))
         shown = names if len(names) <= groups.MANY else [*_some(names), f"... ({len(names)} in all)"]
         name = "+study" if group == "study" else group
         lines = textwrap.wrap(", ".join(shown), 105, break_on_hyphens=False)

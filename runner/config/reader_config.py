@@ -168,7 +168,7 @@ class ChunkedShuffle(PackedReader):
         raise ConfigError(
             f"reader.chunk_mib={self.chunk_mib:g}: makes {count} chunks of the {len(packed)} records of "
             f"{packed.path}, and {nodes} nodes need {needed} ({CHUNKS_A_NODE} each), or a node has much the "
-            f"same samples in every epoch; take a smaller one, or another reader"
+            "same samples in every epoch; take smaller chunks, or another reader"
         )
 
     def order(self, packed: Packed, seed: int) -> RecordOrder:

@@ -170,7 +170,7 @@ def asked(words: Sequence[str], config_dir: Path | None = None) -> tuple[list[st
             )
     folders = [config_dir] if config_dir and ALL in names else []
     if not names or ALL in names:
-        names = [entry.name for entry in groups.entries("strategy", folders)]
+        names = list(groups.entries("strategy", folders))
     return list(dict.fromkeys(names)), overrides
 
 

@@ -266,7 +266,7 @@ def _file(output: Path, name: str, force: bool, cwd: Path) -> Path:
     """The absolute path of the file. Raises ConfigError."""
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
         raise ConfigError(f"--name={name}: must be the name of a file: letters, digits, _, - and points")
-    if name in [entry.name for entry in groups.entries("cluster")]:
+    if name in groups.entries("cluster"):
         raise ConfigError(f"--name={name}: is a cluster of daso-bench itself; take another name")
     file = cwd / output.expanduser() / "cluster" / f"{name}.yaml"
     folder = next(parent for parent in file.parents if parent.exists())

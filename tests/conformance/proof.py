@@ -170,7 +170,7 @@ class Mixing:
 
 def strategies() -> list[str]:
     """The names of all built-in strategies."""
-    return [entry.name for entry in groups.entries("strategy")]
+    return list(groups.entries("strategy"))
 
 
 def declared(strategy: str, table: str) -> tuple[Any, ...]:

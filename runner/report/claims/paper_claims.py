@@ -148,7 +148,7 @@ def load(folders: Sequence[Path] = ()) -> list[Claim]:
     Raises:
         ConfigError: a file is no such file; names it, the key, the value and what is allowed.
     """
-    strategies = [entry.name for entry in groups.entries("strategy", folders)]
+    strategies = list(groups.entries("strategy", folders))
     claims: dict[str, Claim] = {}
     for folder in (groups.CONF, *folders):
         of_folder: dict[str, Claim] = {}

@@ -14,7 +14,7 @@ from daso_bench.models.small import SmallFCN
 from daso_bench.runner.config.checks import check_reader
 from daso_bench.runner.config.groups import CONF
 from daso_bench.runner.config.launchers import LauncherConfig, LocalConfig, SimulatedConfig
-from daso_bench.runner.config.load import dump, load, requests, to_plain
+from daso_bench.runner.config.load import requests, to_plain
 from daso_bench.runner.config.parts import RunParts
 from daso_bench.runner.config.reader_config import (
     ChunkedShuffle,
@@ -90,15 +90,6 @@ def test_values_out_of_range_are_refused(keys: dict[str, Any]) -> None:
             ChunkedShuffle(chunk_mib=far)
     with pytest.raises(ConfigError, match=r"^reader\.window_chunks=0: must be >= 1"):
         ChunkedShuffle(window_chunks=0)
-
-
-def test_a_run_with_a_reader_comes_back_from_its_file(tmp_path: Path) -> None:
-    made = with_reader(ChunkedShuffle(path="/x.packed", chunk_mib=0.5))
-    (tmp_path / "config.yaml").write_text(dump(made))
-    again = load(tmp_path / "config.yaml")
-    assert (again.reader, again.run_id) == (made.reader, made.run_id)
-    other = replace(made, reader=ChunkedShuffle(path="/x.packed", chunk_mib=1.0))
-    assert made.run_id != other.run_id
 
 
 def with_launcher(reader: PackedReader, **launcher: Any) -> Any:

@@ -120,7 +120,7 @@ def test_a_word_after_ranks_is_a_word(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_without_a_name_all_built_in_strategies_are_meant(folder: str):
-    built_in = [entry.name for entry in entries("strategy")]
+    built_in = list(entries("strategy"))
     assert asked([]) == (built_in, [])
     assert asked(["strategy.a=1"], Path(folder)) == (built_in, ["strategy.a=1"])
     assert asked(["strategy=all"], Path(folder))[0] == sorted([*built_in, "mine", "broken", "single"])

@@ -71,15 +71,6 @@ def test_odd_numbers_survive_valid_json(tmp_path: Path, odd: float) -> None:
     assert row["nested"]["list"][1] == 1.5
 
 
-def test_bare_odd_numbers_of_other_writers_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "nan.jsonl"
-    path.write_text('{"loss": NaN, "a": 1}\n{"loss": -Infinity, "a": 2}\n')
-    read = read_records(path)
-    assert math.isnan(read.rows[0]["loss"])
-    assert read.rows[1]["loss"] == -math.inf
-    assert read.damage == []
-
-
 def test_a_value_that_json_cannot_hold_is_refused(tmp_path: Path) -> None:
     with RecordWriter(tmp_path / "m.jsonl") as writer, pytest.raises(TypeError):
         writer.write({"path": tmp_path})
@@ -132,11 +123,6 @@ def test_glued_then_cut(tmp_path: Path) -> None:
     read = read_records(path)
     assert [row["step"] for row in read.rows] == [1, 2]
     assert read.damage == ["line 1 (last line): the line is cut; whole records used: 2"]
-
-
-def test_empty_file(tmp_path: Path) -> None:
-    (tmp_path / "m.jsonl").touch()
-    assert read_records(tmp_path / "m.jsonl") == json_lines.Read([], [])
 
 
 def test_appending_starts_on_a_fresh_line(tmp_path: Path) -> None:
@@ -243,18 +229,6 @@ def test_nan_never_crosses_and_is_never_best() -> None:
         assert found["accuracy"] == 0.7
 
 
-def test_best_of_odd_numbers() -> None:
-    odd = [(2.3, 0.1), (math.nan, math.nan), (0.0, 0.5), (math.inf, 0.4)]
-    rows = [
-        {"epoch": epoch, "loss": loss, "accuracy": accuracy} for epoch, (loss, accuracy) in enumerate(odd, 1)
-    ]
-    for order in (rows, rows[1:] + rows[:1]):
-        by_accuracy = best(order)
-        assert by_accuracy is not None
-        assert by_accuracy["epoch"] == 3
-    assert best([{"accuracy": math.nan}, {"accuracy": None}, {}]) is None
-
-
 def test_target_is_a_number_right() -> None:
     def row(correct: int, count: int) -> json_lines.Row:
         return {"accuracy": correct / count, "correct": correct, "count": count}
@@ -274,9 +248,3 @@ def test_a_loss_must_be_at_most_the_target() -> None:
     assert found is not None
     assert (found.index, found.after_s, found.stamp_s) == (2, 20.0, 30.0)
     assert crossing(rows, 0.3, metric="loss") is None
-
-
-def test_the_step_after_the_start_is_replaced_whatever_its_kind() -> None:
-    rows = [{"kind": "epoch", "attempt": 1, "step": step} for step in (10, 11)]
-    rows.append({"kind": "start", "attempt": 2, "step": 10})
-    assert [row["step"] for row in surviving(rows)] == [10, 10]

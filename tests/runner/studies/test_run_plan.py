@@ -135,36 +135,12 @@ def test_the_order_of_the_arms_moves_on_from_block_to_block(world: World) -> Non
     ]
 
 
-def test_a_repeat_is_a_block_and_missing_arms_are_left_out(world: World) -> None:
-    wanted = [
-        Request(words=(), config=world.config("A")),
-        Request(words=(), config=world.config("B")),
-        Request(words=(), config=world.config("A", repeat=1)),
-        Request(words=(), config=world.config("B", seed=1)),
-        Request(words=("bad",), error=ConfigError("x")),
-        Request(words=(), config=world.config("A", seed=1)),
-    ]
-    plan = plan_of(wanted)
-    assert order(plan) == ["A0", "B0", "A0", "A1", "B1", "refused"]
-    assert plan.runs[2].config.run.repeat == 1
-
-
 def test_the_order_moves_on_from_repeat_to_repeat_too(world: World) -> None:
     wanted = [
         Request(words=(), config=world.config(kind, repeat=repeat)) for kind in "AB" for repeat in (0, 1)
     ]
     runs = [(run.config.strategy.kind, run.config.run.repeat) for run in plan_of(wanted).runs]
     assert runs == [("A", 0), ("B", 0), ("B", 1), ("A", 1)]
-
-
-def test_labels_do_not_make_an_arm_but_run_arm_does(world: World) -> None:
-    def named(arm: str, name: str, seed: int) -> Request:
-        config = world.config("A", seed)
-        return Request(words=(), config=dataclasses.replace(config, run=RunInfo(arm=arm, name=name)))
-
-    wanted = [named("x", "one", 0), named("y", "two", 0), named("x", "three", 1), named("y", "four", 1)]
-    arms = [run.config.run.arm for run in plan_of(wanted).runs]
-    assert arms == ["x", "y", "y", "x"]
 
 
 def test_no_run_is_lost_whatever_its_seed_its_folder_or_its_phase(world: World) -> None:

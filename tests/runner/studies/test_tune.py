@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from asking import code_of
 
-from daso_bench.datasets.imagefolder import ImageFolder
 from daso_bench.runner.config.load import requests, to_plain
 from daso_bench.runner.records.json_lines import read_json
 from daso_bench.runner.records.run_directory import WRONG_REQUEST, RunDirectory
@@ -250,24 +249,6 @@ def test_what_tuning_cannot_do_is_refused_before_anything_runs(
     assert code_of("tune", "+study=mission", "study.arm=ddp flat", *words) == 2
     assert said in " ".join(capsys.readouterr().err.split())
     assert not list(tmp_path.iterdir())
-
-
-def test_without_the_data_nothing_is_tuned_and_nothing_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    monkeypatch.chdir(tmp_path)
-    looked: list[str] = []
-    real = ImageFolder.prepare
-    monkeypatch.setattr(
-        ImageFolder, "prepare", lambda self, *rest: (looked.append(self.root), real(self, *rest))
-    )
-    words = ("+study=quick", "dataset=imagefolder", "dataset.root=nope")
-    assert code_of("tune", *words) == 2
-    said = capsys.readouterr()
-    assert "nope: no such folder" in said.err
-    assert len(said.out.splitlines()) < 5
-    assert len(looked) == 1
-    assert not list(tmp_path.rglob("*.json")) + list(tmp_path.rglob("*.yaml"))
 
 
 def test_an_arm_of_which_no_trial_ran_ends_the_tuning_without_a_study(

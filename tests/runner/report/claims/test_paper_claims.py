@@ -13,7 +13,7 @@ from daso_bench.runner.report.claims import paper_claims
 from daso_bench.runner.report.claims.paper_claims import Claim, load
 from daso_bench.strategies.errors import ConfigError
 
-STRATEGIES = [entry.name for entry in groups.entries("strategy")]
+STRATEGIES = list(groups.entries("strategy"))
 GOOD: dict[str, Any] = {
     "paper": {"title": "On Gossip", "authors": "A. Author", "year": 2020, "arxiv": "2001.00010"},
     "study": "mine",
