@@ -6,11 +6,9 @@ not counted. The step is the train loop's own, on noise that is made beforehand.
 """
 
 import dataclasses
-import socket
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,11 +18,11 @@ from ....models.spec import InputSpec
 from ....strategies.ddp import DDP
 from ....strategies.progress import Progress
 from ....strategies.replica import Batch
-from ....strategies.topology import WORLD, Topology
-from ...communication import gpus
-from ...communication.torch_communicator import TorchCommunicator, connect
-from ...config import load, schema
-from ...launch.rank import SupervisorLink
+from ....strategies.topology import WORLD
+from ...communication.torch_communicator import TorchCommunicator
+from ...config import schema
+from ...launch.rank import meet
+from ...launch.rank_process import Link, RankTask
 from ...records.json_lines import read_json
 from ...simulation import timing_only
 from ...simulation.simulated_world import Recorded
@@ -38,7 +36,6 @@ ENTRY = f"{__name__}:measure"
 TASK = "task.json"
 _NEVER = 10**12  # samples
 _STILL = 1e-12  # the learning rate: the model stays what it is, whatever noise it sees
-_TIMEOUT_S = 600
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,48 +62,26 @@ class Apart(DDP):
         return False
 
 
-def measure(
-    run_dir: Path,
-    rank: int,
-    ranks: int,
-    port: int,
-    listener: socket.socket | None,
-    threads: int,
-    link: SupervisorLink,
-) -> None:
-    """Do the task in `run_dir`; rank 0 sends the measurements as its summary.
+def measure(task: RankTask, link: Link) -> None:
+    """Do what the run directory asks for; rank 0 sends the measurements as its summary.
 
     Raises:
         ConfigError: the run directory asks for something impossible.
     """
-    torch.set_num_threads(threads)
-    task = MeasureTask(**read_json(run_dir / TASK))
-    config = load.load(run_dir / "config.yaml")
-    topology = Topology.of(config.cluster.ranks_of_nodes)
-    comm = connect(
-        topology,
-        rank,
-        host="127.0.0.1",
-        port=port,
-        listener_fd=listener.detach() if listener else None,
-        device=gpus.device_of(config.cluster, config.launcher, topology, rank),
-        mixed=len(set(config.cluster.device.kind)) > 1,
-        share_gpus=config.launcher.share_gpus,
-        timeout_s=_TIMEOUT_S,
-    )
-    gpus.choose_precision(config.train.precision, comm.device)
-    parts: dict[str, Callable[[Rig, MeasureTask, SupervisorLink], dict[str, Any]]] = {
+    wanted = MeasureTask(**read_json(task.run_dir / TASK))
+    config, comm = meet(task)
+    parts: dict[str, Callable[[Rig, MeasureTask, Link], dict[str, Any]]] = {
         "steps": steps,
         "sums": sums,
         "overlap": overlap,
     }
-    measured = parts[task.part](Rig(config, comm), task, link)
+    measured = parts[wanted.part](Rig(config, comm), wanted, link)
     comm.barrier(WORLD)
-    link.finish("finished", measured if rank == 0 else None, None)
+    link.finish("finished", measured if task.rank == 0 else None, None)
     comm.close()
 
 
-def steps(rig: "Rig", task: MeasureTask, link: SupervisorLink) -> dict[str, Any]:
+def steps(rig: "Rig", task: MeasureTask, link: Link) -> dict[str, Any]:
     """Times of steps without sums, all ranks at once, the sizes in turn.
 
     Returns seconds: `sizes` [rounds][sizes][ranks], the mean of a round's steps; `own` [ranks][steps] of
@@ -140,7 +115,7 @@ def steps(rig: "Rig", task: MeasureTask, link: SupervisorLink) -> dict[str, Any]
     }
 
 
-def sums(rig: "Rig", task: MeasureTask, link: SupervisorLink) -> dict[str, Any]:
+def sums(rig: "Rig", task: MeasureTask, link: Link) -> dict[str, Any]:
     """All-reduces of each payload: after a step of the run's own size (`paused`), and one right behind it.
 
     Returns seconds: `paused`, `back_to_back`, each [rounds][payloads].
@@ -158,7 +133,7 @@ def sums(rig: "Rig", task: MeasureTask, link: SupervisorLink) -> dict[str, Any]:
     return {"paused": took[:, :, 0].tolist(), "back_to_back": took[:, :, 1].tolist()}
 
 
-def overlap(rig: "Rig", task: MeasureTask, link: SupervisorLink) -> dict[str, Any]:
+def overlap(rig: "Rig", task: MeasureTask, link: Link) -> dict[str, Any]:
     """The run's own step without sums, DDP's sums without a step, and DDP's step, in turn.
 
     Returns seconds: `alone`, `ddp`, [rounds][2], the mean over ranks of the forward pass and of forward and

@@ -108,7 +108,7 @@ def test_devices_of_real_processes(asked: ClusterConfig, launcher: str, network:
 
 
 def test_an_emulated_run_of_gpus_has_the_modelled_network(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(local, "impossible", lambda: None)  # a kernel that has all it takes
+    monkeypatch.setattr(local, "impossible", lambda *_: None)  # a kernel that has all it takes
     on_gpus = replace(cluster("cuda", nodes=2, ranks=1), links=SHAPED)
     cfg = replace(config(), cluster=on_gpus, launcher=EmulatedConfig())
     assert local.venue_of(cfg).meeting.network == "modelled"
