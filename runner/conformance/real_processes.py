@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import shutil
-import socket
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -21,8 +20,7 @@ from ..communication.gpus import connect
 from ..communication.torch_communicator import TorchCommunicator
 from ..config.typed import TARGET, locate_target, typed
 from ..launch import local
-from ..launch.local import HOST
-from ..launch.rank import SupervisorLink
+from ..launch.rank_process import Link, RankTask
 from ..records.run_directory import RunDirectory
 from ..training.torch_replica import TorchReplica
 from . import trial
@@ -220,32 +218,24 @@ def candidate_of(name: str, tree: dict[str, Any], builtin: str | None = None) ->
 # ------------------------------------------------------------------ in a rank
 
 
-def walk_rank(
-    run_dir: Path,
-    rank: int,
-    ranks: int,
-    port: int,
-    listener: socket.socket | None,
-    threads: int,
-    link: SupervisorLink,
-) -> None:
+def walk_rank(task: RankTask, link: Link) -> None:
     """Entry of a rank process: the trial run in both precisions; its histories go to `rank_<r>.pt`."""
-    torch.set_num_threads(threads)
-    tree = yaml.safe_load((run_dir / "config.yaml").read_text(encoding="utf-8"))
+    torch.set_num_threads(task.threads)
+    tree = yaml.safe_load((task.run_dir / "config.yaml").read_text(encoding="utf-8"))
     candidate = candidate_of(tree["name"], tree["strategy"])
-    nodes = tuple(tree["ranks_of_nodes"])
     comm = connect(
-        Topology.of(nodes),
-        rank,
-        host=HOST,
-        port=port,
-        listener_fd=listener.detach() if listener else None,
+        Topology.of(tuple(tree["ranks_of_nodes"])),
+        task.rank,
+        host=task.meeting.host,
+        port=task.port,
+        listener_fd=task.listener_fd(),
         device=CPU,
         timeout_s=STALL_S + 60,
     )
     comm.on_call = link
-    walks = walks_on(comm, candidate, run_dir / "checkpoints")
-    torch.save({name: _packed(history) for name, history in walks.items()}, run_dir / f"rank_{rank}.pt")
+    walks = walks_on(comm, candidate, task.run_dir / "checkpoints")
+    histories = {name: _packed(history) for name, history in walks.items()}
+    torch.save(histories, task.run_dir / f"rank_{task.rank}.pt")
     comm.barrier(WORLD)
     link.finish("finished", None, None)
     comm.close()

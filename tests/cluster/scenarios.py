@@ -8,8 +8,9 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
-import threading
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,11 +26,11 @@ from slurm_site import (
     SLURM,
     USER,
     Command,
+    Done,
     Site,
     dev_cluster,
     ended,
     job_of,
-    kill,
     pids,
     queue_of,
     run_in,
@@ -74,7 +75,6 @@ class Stories:
     def __init__(self, site: Site, scenarios: dict[str, Callable[..., Any]]) -> None:
         self.site = site
         self.took_s: dict[str, float] = {}
-        self._over = threading.Event()
         self._pool = ThreadPoolExecutor(len(scenarios))
         self._futures: dict[str, Future[Any]] = {
             name: self._pool.submit(self._tell, name, scenario) for name, scenario in scenarios.items()
@@ -91,7 +91,7 @@ class Stories:
     def _tell(self, name: str, scenario: Callable[..., Any]) -> Any:
         began = time.monotonic()
         try:
-            return scenario(self.site, self.site.results(name.replace(" ", "_")), self)
+            return scenario(self.site, self.site.folder / name.replace(" ", "_"), self)
         finally:
             self.took_s[name] = time.monotonic() - began
 
@@ -153,28 +153,22 @@ def time_limit(site: Site, results: Path, _: Stories) -> Story:
     return story_of(site, run)
 
 
-def told_to_stop(site: Site, results: Path, _: Stories) -> Story:
-    """The user waits, and has no sacct."""
+def stopped_twice(site: Site, results: Path, _: Stories) -> Story:
+    """Told to stop, then requeued by hand. The user waits, and has no sacct."""
     site = site.without("sacct")
     run, command = followed(site, results, ELSEWHERE, pause_s=0.2)
     trains(run, 20)
     slurm("scancel", "--signal=USR2", job_of(run))
-    return story_of(site, run, done=command.done())
-
-
-def requeued_by_hand(site: Site, results: Path, _: Stories) -> Story:
-    run = submitted(site, results, ELSEWHERE, pause_s=0.2)
-    trains(run, 20)
+    trains(run, 50, attempts=2)
     slurm("scontrol", "requeue", job_of(run))
-    ended(run)
-    return story_of(site, run)
+    return story_of(site, run, done=command.done())
 
 
 def killed_rank(site: Site, results: Path, _: Stories) -> Story:
     """2 nodes x 1 rank; compared with the arm of `cancelled` that had not begun."""
     run, command = followed(site, results, *SMALLER, pause_s=0.2)
     trains(run, 20)
-    kill(pids(run)[1])
+    os.kill(pids(run)[1], signal.SIGKILL)
     first = command.done()
     broken, row = status_of(run), table(site.bench("status", str(run)).text)[0]
     with site.start():
@@ -212,18 +206,18 @@ def cancelled(site: Site, results: Path, _: Stories) -> dict[str, Story]:
 
 
 def sweep_twice(site: Site, results: Path, _: Stories) -> dict[str, Any]:
-    """Two commands for the same 6 runs at the same moment."""
+    """Two commands for the same 4 runs at the same moment."""
     words = (
         *BASE,
         "-m",
         "strategy=ddp,daso",
-        "seed=0,1,2",
+        "seed=0,1",
         "cluster.nodes=1",
         "cluster.ranks_per_node=1",
         "train.epochs=3",
         "launcher.array_parallelism=2",
         "+launcher.sbatch.nodelist=n3",
-        "study.name=six",
+        "study.name=four",
         f"results_dir={results}",
     )
     with site.start():
@@ -406,17 +400,31 @@ def live(results: Path) -> list[dict[str, str]]:
     return [job for job in queue_of(results) if job["state"] not in over]
 
 
+def chaos(site: Site, results: Path, _: Stories) -> Done:
+    """Random kills of a run here and one in a job."""
+    program = str(Path(__file__).with_name("chaos.py"))
+    words = ("--kills", "4", "--runs", "2", "--keep-nodes", "--folder", str(results))
+    return site.begin_other(sys.executable, program, *words).done()
+
+
+def check(site: Site, results: Path, _: Stories) -> tuple[Done, Path]:
+    words = (*SLURM, f"results_dir={results}", "+launcher.sbatch.exclude=n2")
+    with site.start():
+        return site.bench("check", *words), results
+
+
 SCENARIOS: dict[str, Callable[..., Any]] = {
     "lost node": lost_node,
     "unbroken": unbroken,
     "time limit": time_limit,
+    "chaos": chaos,
+    "stopped twice": stopped_twice,
     "cancelled": cancelled,
-    "requeued by hand": requeued_by_hand,
-    "told to stop": told_to_stop,
     "killed rank": killed_rank,
     "killed submission": killed_submission,
     "raising": raising,
     "sweep twice": sweep_twice,
     "from inside": from_inside,
     "wrong shapes": wrong_shapes,
+    "check": check,
 }
