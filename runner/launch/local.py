@@ -10,7 +10,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -209,68 +209,62 @@ def launch(
     return run_attempt(directory, forked, stall_s=stall_s, patience_s=patience_s, on_event=on_event)
 
 
+@dataclass
 class _Forked(Ranks):
     """Ranks that the forkserver forks. Entering enters their venue, before anything changes."""
 
-    def __init__(
-        self,
-        directory: RunDirectory,
-        venue: Venue,
-        cores: Sequence[tuple[int, ...]],
-        threads: int,
-        workers: int,
-        entry: str,
-        preload: Sequence[str],
-    ) -> None:
-        """`cores`: by rank, those that it is bound to; () for none."""
-        self._directory, self._venue, self._cores = directory, venue, cores
-        self._threads, self._workers = threads, workers
-        self._entry, self._preload = entry, preload
-        self._awake: Awake | None = None
+    directory: RunDirectory
+    venue: Venue
+    cores: Sequence[tuple[int, ...]]  # by rank, those that it is bound to; () for none
+    threads: int
+    workers: int
+    entry: str
+    preload: Sequence[str]
+    _awake: Awake | None = None
 
     def __enter__(self) -> Self:
-        self._venue.__enter__()
+        self.venue.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._awake is not None:
             self._awake.end()
-        self._venue.__exit__()
+        self.venue.__exit__()
 
     def about(self) -> dict[str, Any]:
-        if self._venue.meeting.network != "none":  # the ranks measure themselves whether they have room
+        if self.venue.meeting.network != "none":  # the ranks measure themselves whether they have room
             return {"timing": {"valid": False, "reasons": ["its validity is not checked yet"]}}
-        valid, reasons = timing_validity(len(self._cores), self._threads, usable_cores(), self._workers)
+        valid, reasons = timing_validity(len(self.cores), self.threads, usable_cores(), self.workers)
         return {"timing": {"valid": valid, "reasons": reasons}}
 
     def broken(self) -> str | None:
-        return self._venue.broken()
+        return self.venue.broken()
 
     def start(self, started: list[Rank]) -> dict[str, Any]:
-        warm(self._preload)
-        venue, meeting = self._venue, self._venue.meeting
+        warm(self.preload)
+        venue, meeting = self.venue, self.venue.meeting
         if venue.keep_awake:
             self._awake = Awake()
             meeting = replace(meeting, awake=self._awake.pids)
-        for rank, cores in enumerate(self._cores):
+        for rank, cores in enumerate(self.cores):
             task = RankTask(
-                run_dir=self._directory.path,
+                run_dir=self.directory.path,
                 rank=rank,
-                ranks=len(self._cores),
+                ranks=len(self.cores),
                 port=venue.port,
-                threads=self._threads,
-                entry=self._entry,
+                threads=self.threads,
+                entry=self.entry,
                 listener=None if rank else venue.listener,
                 meeting=meeting,
                 node=venue.node(rank),
                 cores=cores,
             )
-            started.append(_start_rank(task, self._directory.rank_log(rank)))
+            started.append(_start_rank(task, self.directory.rank_log(rank)))
         if venue.listener is not None:
             # Rank 0 has it; were it open here too, its death would leave others waiting.
             venue.listener.close()
         pids = [rank.process.pid for rank in started]
-        return {"ranks": len(started), "threads": self._threads, "port": venue.port, "pids": pids}
+        return {"ranks": len(started), "threads": self.threads, "port": venue.port, "pids": pids}
 
 
 def _start_rank(task: RankTask, log: Path) -> Rank:

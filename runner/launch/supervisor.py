@@ -8,6 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import KW_ONLY, dataclass, field
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Self
@@ -123,14 +124,14 @@ def run_attempt(
     return outcome
 
 
+@dataclass
 class _Reporter:
     """Passes events on, and keeps status.json and the supervisor's log up to date with them."""
 
-    def __init__(self, directory: RunDirectory, on_event: Callable[[Event], None] | None) -> None:
-        self._directory = directory
-        self._on_event = on_event
-        self._progress: dict[str, Any] = {}
-        self._written_s = time.monotonic()
+    _directory: RunDirectory
+    _on_event: Callable[[Event], None] | None
+    _progress: dict[str, Any] = field(default_factory=dict)
+    _written_s: float = field(default_factory=time.monotonic)
 
     def __call__(self, event: Event) -> None:
         if event["kind"] != "progress":
@@ -189,6 +190,7 @@ def _logging_to(path: Path) -> Iterator[None]:
         handler.close()
 
 
+@dataclass
 class Supervisor:
     """`watch()` waits for the end of the ranks and kills what is left; `kill()` may be called at any time.
 
@@ -197,35 +199,25 @@ class Supervisor:
     stopped for a while must not blame the ranks.
     """
 
-    def __init__(
-        self,
-        ranks: list[Rank],
-        *,
-        stall_s: float,
-        patience_s: float,
-        interrupts: Interrupts,
-        on_event: Callable[[Event], None],
-        broken: Callable[[], str | None] = lambda: None,
-    ) -> None:
-        """`broken`: why no rank can go on although none reports it; None if they can."""
-        self._ranks = ranks
-        self._stall_s = stall_s
-        self._patience_s = patience_s
-        self._interrupts = interrupts
-        self._on_event = on_event
-        self._broken = broken
-        self._now_s = 0.0
-        self._last_turn = time.monotonic()
-        self._changed_s = 0.0
-        self._asked_s: float | None = None
-        self._fault_s: float | None = None
-        self._finished_s: float | None = None
-        self._faults: list[Fault] = []
-        self._stall: str | None = None
+    ranks: list[Rank]
+    _: KW_ONLY
+    stall_s: float
+    patience_s: float
+    interrupts: Interrupts
+    on_event: Callable[[Event], None]
+    broken: Callable[[], str | None] = lambda: None  # why no rank can go on although none reports it
+    _now_s: float = 0.0
+    _last_turn: float = field(default_factory=time.monotonic)
+    _changed_s: float = 0.0
+    _asked_s: float | None = None
+    _fault_s: float | None = None
+    _finished_s: float | None = None
+    _faults: list[Fault] = field(default_factory=list)
+    _stall: str | None = None
 
     def watch(self) -> Outcome:
         """Wait for the end of the run, and kill and reap the ranks that are left."""
-        while any(rank.exit_code is None for rank in self._ranks):
+        while any(rank.exit_code is None for rank in self.ranks):
             self._look_for_broken()  # first: the ranks' own errors would hide the cause
             self._listen()
             self._look_for_frozen()
@@ -234,10 +226,10 @@ class Supervisor:
                 break
         self.kill()
         return judge(
-            self._ranks,
+            self.ranks,
             self._faults,
             stall=self._stall,
-            interrupts=self._interrupts.names,
+            interrupts=self.interrupts.names,
             interrupted_first=self._asked_s is not None
             and (self._fault_s is None or self._asked_s <= self._fault_s),
         )
@@ -252,12 +244,12 @@ class Supervisor:
             rank.process.join(REAP_S)
             if rank.process.exitcode is None:
                 _log.error("rank %d (pid %s) does not die of SIGKILL", rank.number, rank.process.pid)
-        for rank in self._ranks:
+        for rank in self.ranks:
             rank.line.close()
             rank.line_open = False
 
     def _running(self) -> list[Rank]:
-        return [rank for rank in self._ranks if rank.exit_code is None]
+        return [rank for rank in self.ranks if rank.exit_code is None]
 
     def _listen(self) -> None:
         """Wait up to a tick for messages of the ranks, then read all that have arrived."""
@@ -291,7 +283,7 @@ class Supervisor:
         if text != rank.progress_text:
             rank.progress, rank.progress_text = message["progress"], text
             self._changed_s = self._now_s
-            self._on_event(
+            self.on_event(
                 {"kind": "progress", "rank": rank.number, "progress": rank.progress, "call": rank.call}
             )
         if message["kind"] == "finish":
@@ -315,7 +307,7 @@ class Supervisor:
         _log.error("%s\n%s", fault.reason, fault.traceback)
         if self._fault_s is None:
             self._fault_s = self._now_s
-            self._on_event({"kind": "trouble", "rank": fault.rank, "reason": fault.reason})
+            self.on_event({"kind": "trouble", "rank": fault.rank, "reason": fault.reason})
 
     def _look_for_frozen(self) -> None:
         known = {fault.rank for fault in self._faults}
@@ -338,15 +330,15 @@ class Supervisor:
 
     def _look_for_broken(self) -> None:
         if self._stall is None and self._asked_s is None and not self._faults:
-            why = self._broken()
+            why = self.broken()
             if why is not None:
                 self._give_up(f"{why}; {whereabouts(self._running())}")
 
     def _look_for_stall(self) -> None:
-        if self._now_s - self._changed_s < self._stall_s or self._asked_s is not None or self._faults:
+        if self._now_s - self._changed_s < self.stall_s or self._asked_s is not None or self._faults:
             return
         if self._stall is None:
-            self._give_up(f"no progress for {self._stall_s:g} s; {whereabouts(self._running())}")
+            self._give_up(f"no progress for {self.stall_s:g} s; {whereabouts(self._running())}")
 
     def _give_up(self, why: str) -> None:
         self._stall = why
@@ -359,27 +351,27 @@ class Supervisor:
                 with suppress(ProcessLookupError):
                     os.kill(rank.process.pid, signal.SIGUSR1)
         time.sleep(1.0 if any(rank.host for rank in self._running()) else 0.2)  # to write the stacks
-        self._on_event({"kind": "trouble", "rank": None, "reason": why})
+        self.on_event({"kind": "trouble", "rank": None, "reason": why})
 
     def _answer_interrupts(self) -> bool:
         """Ask the ranks to stop at the first interrupt; True once they are to be killed."""
-        names = self._interrupts.names
+        names = self.interrupts.names
         if names and self._asked_s is None:
             self._asked_s = self._now_s
             _log.warning("%s: asking the ranks to stop", names[0])
             for rank in self._running():
                 with suppress(OSError):  # it is gone, or stopped with a full line
                     rank.line.send(b"interrupt\n")
-            self._on_event({"kind": "interrupt", "signal": names[0], "wait_s": self._patience_s})
+            self.on_event({"kind": "interrupt", "signal": names[0], "wait_s": self.patience_s})
         if self._asked_s is None:
             return False
-        return len(names) > 1 or self._now_s - self._asked_s >= self._patience_s
+        return len(names) > 1 or self._now_s - self._asked_s >= self.patience_s
 
     def _over(self) -> bool:
         """Whether the time is up: after a fault for more reports, after the finish of all for their exits."""
         if self._fault_s is not None:
             return self._now_s - self._fault_s >= GRACE_S
-        if all(rank.finish is not None for rank in self._ranks):
+        if all(rank.finish is not None for rank in self.ranks):
             self._finished_s = self._now_s if self._finished_s is None else self._finished_s
             if self._now_s - self._finished_s >= LEAVE_S:
                 _log.warning("all ranks have finished, some do not end; killed")

@@ -26,7 +26,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, Literal
@@ -80,37 +79,32 @@ def enter(entry: NodeEntry) -> None:
     """
     if sys.platform != "linux":
         raise MachineError(f"a node cannot be entered: namespaces are Linux's, this is {sys.platform}")
-    with ExitStack() as opened:
-        descriptors: list[tuple[int, int]] = []
+    paths = (entry.user, entry.net)
+    try:
         # Both are opened first: from inside the user namespace the second might not be seen.
-        for path, kind in ((entry.user, CLONE_NEWUSER), (entry.net, CLONE_NEWNET)):
-            try:
-                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            except OSError as error:
-                raise MachineError(
-                    f"{path}: the node's namespace cannot be opened ({os.strerror(error.errno or 0)}); has "
-                    "the process that holds it ended, or does another user run this rank?"
-                ) from error
-            opened.callback(os.close, descriptor)
-            descriptors.append((descriptor, kind))
-        for (descriptor, kind), path in zip(descriptors, (entry.user, entry.net), strict=True):
-            try:
-                setns(descriptor, kind)
-            except OSError as error:
-                raise MachineError(
-                    f"{path}: the node's namespace cannot be entered ({os.strerror(error.errno or 0)}); "
-                    f"this process has {_threads()} threads (it must have one) and must not be inside already"
-                ) from error
+        descriptors = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in paths]
+    except OSError as error:
+        raise MachineError(
+            f"{error.filename}: the node's namespace cannot be opened ({os.strerror(error.errno or 0)}); has "
+            "the process that holds it ended, or does another user run this rank?"
+        ) from error
+    for descriptor, kind, path in zip(descriptors, (CLONE_NEWUSER, CLONE_NEWNET), paths, strict=True):
+        try:
+            system_call("setns", descriptor, kind)
+        except OSError as error:
+            threads = len(os.listdir("/proc/self/task"))
+            raise MachineError(
+                f"{path}: the node's namespace cannot be entered ({os.strerror(error.errno or 0)}); this "
+                f"process has {threads} threads (it must have one) and must not be inside already"
+            ) from error
+        os.close(descriptor)
 
 
-def unshare(kinds: int) -> None:
-    """unshare(2) (Python has it from 3.12). Raises OSError."""
-    _checked(ctypes.CDLL(None, use_errno=True).unshare(kinds), "unshare")
-
-
-def setns(descriptor: int, kind: int) -> None:
-    """setns(2). Raises OSError."""
-    _checked(ctypes.CDLL(None, use_errno=True).setns(descriptor, kind), "setns")
+def system_call(name: str, *arguments: int) -> None:
+    """unshare(2) or setns(2), which Python has from 3.12 on. Raises OSError."""
+    if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")
 
 
 def new_user_and_net() -> None:
@@ -134,7 +128,7 @@ def new_user_and_net() -> None:
             os._exit(code)
     os.close(read_end)
     try:
-        unshare(CLONE_NEWUSER | CLONE_NEWNET)
+        system_call("unshare", CLONE_NEWUSER | CLONE_NEWNET)
         os.write(write_end, b"x")
     finally:
         os.close(write_end)
@@ -165,16 +159,6 @@ def _write(path: str, text: str) -> None:
         os.write(descriptor, text.encode())
     finally:
         os.close(descriptor)
-
-
-def _checked(result: int, call: str) -> None:
-    if result != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{call}: {os.strerror(number)}")
-
-
-def _threads() -> int:
-    return len(os.listdir("/proc/self/task"))
 
 
 @dataclass(frozen=True)
@@ -335,21 +319,21 @@ def build(shapes: list[Shape]) -> dict[str, Any]:
         base = _current_net()
         nodes: list[int] = []
         for _ in shapes:
-            unshare(CLONE_NEWNET)
+            system_call("unshare", CLONE_NEWNET)
             nodes.append(_current_net())
-        setns(base, CLONE_NEWNET)
+        system_call("setns", base, CLONE_NEWNET)
     except OSError as error:
         raise StepFailed("map" if error.filename else "unshare", str(error)) from error
     proc = f"/proc/{os.getpid()}"
     commands: list[str] = []
     for node, program, lines in plan(shapes, f"{proc}/fd/{base}", ipv6=os.path.isdir("/proc/sys/net/ipv6")):
-        setns(base if node is None else nodes[node], CLONE_NEWNET)
+        system_call("setns", base if node is None else nodes[node], CLONE_NEWNET)
         _run(program, str(programs[program]), lines)
         where = "bridges" if node is None else f"node {node}"
         # The many classes of equal turns are alike: the record has their queue alone.
         kept = [line for line in lines if not line.startswith(("class ", "filter "))]
         commands += [f"{where}: {program} {line}" for line in kept]
-    setns(base, CLONE_NEWNET)
+    system_call("setns", base, CLONE_NEWNET)
     return {
         "user": f"{proc}/ns/user",
         "nodes": [f"{proc}/fd/{node}" for node in nodes],

@@ -182,30 +182,25 @@ def explain(answer: Mapping[str, Any], values: Mapping[str, str]) -> str:
     error, cause = answer["error"], answer["cause"]
     if cause == "missing":
         return f"emulated nodes: {error}; install iproute2 (package iproute2 or iproute); {WAY_OUT}"
-    refused = cause in ("unshare", "map") or "not permitted" in error or "denied" in error
-    if not refused:
+    if cause not in ("unshare", "map") and "not permitted" not in error and "denied" not in error:
         return f"emulated nodes: {error}; {WAY_OUT}"
+    how = (
+        "by no sysctl: a container forbids them by its seccomp profile or keeps capabilities back (Docker: "
+        "--security-opt seccomp=unconfined, or --privileged)"
+    )
     for name, (forbidding, allowing) in SWITCHES.items():
         if values.get(name) == forbidding:
-            return (
-                f"emulated nodes: user namespaces are forbidden ({error}): {name} is {forbidding}; "
-                f"`sysctl -w {name}={allowing}` as root allows them; {WAY_OUT}"
-            )
-    return (
-        f"emulated nodes: user namespaces are forbidden ({error}), and by no sysctl: a container forbids "
-        "them by its seccomp profile or keeps capabilities back (Docker: --security-opt seccomp=unconfined, "
-        f"or --privileged); {WAY_OUT}"
-    )
+            how = f"{name} is {forbidding}; `sysctl -w {name}={allowing}` as root allows them"
+            break
+    return f"emulated nodes: user namespaces are forbidden ({error}): {how}; {WAY_OUT}"
 
 
 def switches() -> dict[str, str]:
     """The values of `SWITCHES` here; a kernel without one is left out."""
     values: dict[str, str] = {}
     for name in SWITCHES:
-        try:
+        with suppress(OSError):
             values[name] = Path("/proc/sys", *name.split(".")).read_text().strip()
-        except OSError:
-            continue
     return values
 
 

@@ -123,7 +123,7 @@ def in_queue(ids: Collection[str] = (), *, name: str | None = None) -> dict[str,
             jobs += _squeue_ids(chunk)
     elif name is not None:
         jobs = _squeue(f"--name={name}", f"--user={os.getuid()}")
-    return {job.id: job for job in jobs if not ids or _asked(job.id, ids)}
+    return {job.id: job for job in jobs if not ids or {job.id, job.id.split("_")[0]} & set(ids)}
 
 
 def job_of(id: str) -> QueuedJob | None:
@@ -246,17 +246,9 @@ def _rows(text: str, count: int) -> Iterator[list[str]]:
             yield row
 
 
-def _base(id: str) -> str:
-    return id.split("_")[0]
-
-
-def _asked(id: str, ids: Collection[str]) -> bool:
-    return id in ids or _base(id) in ids
-
-
 def _chunks(ids: Collection[str], *, whole_arrays: bool = True) -> Iterator[list[str]]:
     """The ids in portions for one call each; elements are asked for by their array, which is one id."""
-    unique = list(dict.fromkeys(_base(id) if whole_arrays else id for id in ids))
+    unique = list(dict.fromkeys(id.split("_")[0] if whole_arrays else id for id in ids))
     for start in range(0, len(unique), _IDS_PER_CALL):
         yield unique[start : start + _IDS_PER_CALL]
 

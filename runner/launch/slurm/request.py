@@ -15,7 +15,7 @@ from ...config import slurm_time_limit
 from ...config.launchers import SlurmConfig
 from ...config.run_config import RunConfig
 from ...machine.environment import commit_of, installed
-from ...records.json_lines import read_json, write_json
+from ...records.json_lines import read_json
 from ...records.run_directory import RunDirectory
 from ..launcher import refuse_uneven_nodes
 from .queue import partition_of_nodes
@@ -245,11 +245,6 @@ def code_state() -> dict[str, Any]:
     }
 
 
-def record_code(directory: RunDirectory, state: dict[str, Any]) -> None:
-    """Write the state of the code that the run is submitted with into its directory."""
-    write_json(directory.path / CODE_FILE, state)
-
-
 def check_code(directory: RunDirectory) -> None:
     """Raise ConfigError if the code or the interpreter is no longer what the run was submitted with.
 
@@ -261,7 +256,7 @@ def check_code(directory: RunDirectory) -> None:
     then, now = read_json(file), code_state()
     changed = [key for key in ("python", "torch", "code") if then.get(key) != now[key]]
     if changed:
-        what = ", ".join(f"{key} {_short(then.get(key))} -> {_short(now[key])}" for key in changed)
+        what = ", ".join(f"{key} {str(then.get(key))[:12]} -> {now[key][:12]}" for key in changed)
         raise ConfigError(
             f"changed since the run was submitted: {what}; `daso-bench resume {directory.path}` submits it "
             "with what is here now, launcher.snapshot=true keeps a copy from the start"
@@ -287,7 +282,3 @@ def snapshot(folder: Path) -> Path:
         shutil.copytree(PACKAGE, half / "daso_bench", ignore=_LEFT_OUT)
         half.rename(target)
     return target
-
-
-def _short(value: Any) -> str:
-    return str(value)[:12]

@@ -21,11 +21,12 @@ from ....strategies.errors import ConfigError, MachineError
 from ...config.launchers import SlurmConfig
 from ...config.run_config import RunConfig
 from ...records import display
+from ...records.json_lines import write_json
 from ...records.run_directory import Outcome, RunDirectory
 from ..launcher import Launcher, Runs, refuse_uneven_nodes
 from ..supervisor import Event
 from . import job, queue, slurm_status
-from .request import JobRequest, code_state, record_code, request_of, scrubbed, snapshot
+from .request import CODE_FILE, JobRequest, code_state, request_of, scrubbed, snapshot
 
 FOLDER = ".slurm"
 KNOWN_S = 10.0  # from sbatch's answer until squeue shows the job, on a busy controller
@@ -181,7 +182,7 @@ def _submit_batch(
         (folder / job.RUNS).write_text("".join(f"{run.run_id}\n" for run in accepted), encoding="utf-8")
         state = code_state()
         for directory in accepted:
-            record_code(directory, state)
+            write_json(directory.path / CODE_FILE, state)
         ids = _sbatch(request, name, folder, accepted)
     except (MachineError, OSError) as error:
         for directory in accepted:

@@ -3,21 +3,15 @@
 import json
 import os
 import platform
-import re
 import signal
 import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from leftovers import all_gone, living, networks
 from people import Person
-from real_runs import members
 
 from daso_bench.runner.config.cluster import LinkConfig
 from daso_bench.runner.launch.emulated import namespaces, nodes
@@ -159,55 +153,6 @@ def test_a_latency_is_had_once_per_way_or_refused_with_both_ways_out():
         )
         round_trip_s = float(in_node(nodes, 0, sys.executable, "-c", program))
         assert 0.040 <= round_trip_s < 0.060
-
-
-@contextmanager
-def held(person: Person, mode: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    """`holds.py` in a session of its own, once its ranks are in their nodes, and what it said."""
-    process = subprocess.Popen(
-        person.command("holds.py", mode),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        assert process.stdout is not None
-        said = json.loads(process.stdout.readline())
-        assert {said["holder"], *said["ranks"]} <= members(process.pid)
-        own = os.stat("/proc/self/ns/net").st_ino
-        for pid, expected in zip(said["ranks"], said["namespaces"], strict=True):
-            assert os.stat(f"/proc/{pid}/ns/net").st_ino == expected != own
-        yield process, said
-    finally:
-        for pid in members(process.pid):
-            os.kill(pid, signal.SIGKILL)
-        process.communicate()
-
-
-@pytest.mark.parametrize("end", ["end", "raise", "supervisor killed", "holder killed"])
-def test_nothing_is_left_behind_after(end: str, person: Person):
-    before = networks()
-    with held(person, "raise" if end == "raise" else "end") as (process, said):
-        assert networks() == before
-        pids = {said["holder"], *said["ranks"]}
-        if end == "supervisor killed":
-            (parent,) = re.findall(r"PPid:\t(\d+)", Path(f"/proc/{said['holder']}/status").read_text())
-            os.kill(int(parent), signal.SIGKILL)
-        elif end == "holder killed":
-            os.kill(said["holder"], signal.SIGKILL)
-            all_gone(lambda: living({said["holder"]}))
-            assert living(pids) == set(said["ranks"])  # they are told by the end of their work, not by this
-        if end != "supervisor killed":
-            assert process.stdin is not None
-            process.stdin.write("go\n")
-            process.stdin.flush()
-        expected = {"end": 0, "raise": 1, "holder killed": 0}
-        code = process.wait(20)
-        assert code == expected[end] if end in expected else code != 0
-        all_gone(lambda: members(process.pid) | living(pids))
-    assert networks() == before
 
 
 def test_a_rank_in_its_node_keeps_files_memory_statistics_and_its_tie_to_the_forkserver(person: Person):

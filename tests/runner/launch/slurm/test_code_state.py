@@ -15,7 +15,7 @@ from daso_bench.strategies.errors import ConfigError
 def run(tmp_path: Path) -> RunDirectory:
     """A run that was submitted with what is here."""
     made, _ = a_run(tmp_path / "results")
-    request.record_code(made, request.code_state())
+    write_json(made.path / request.CODE_FILE, request.code_state())
     return made
 
 

@@ -14,6 +14,7 @@ from daso_bench.runner.launch.slurm import job as module
 from daso_bench.runner.launch.slurm import queue, request
 from daso_bench.runner.launch.slurm.job import Allocation, SlurmRanks
 from daso_bench.runner.launch.slurm.queue import QueuedJob, SlurmError
+from daso_bench.runner.records.json_lines import write_json
 from daso_bench.runner.records.run_directory import SUPERVISOR_GONE, Outcome, RunDirectory
 from daso_bench.strategies.errors import ConfigError, MachineError
 
@@ -354,7 +355,7 @@ def test_a_job_that_cannot_run_fails_and_its_run_says_why(
         module.run_alone(unreadable.path)
     assert unreadable.status()["status"] == "failed"
     changed, _ = a_run(tmp_path / "results")
-    request.record_code(changed, request.code_state())
+    write_json(changed.path / request.CODE_FILE, request.code_state())
     changed.begin_attempt()  # one that was lost
     monkeypatch.setattr(request, "code_hash", lambda _: "0123456789abcdef")
     with pytest.raises(ConfigError, match=r"changed since the run was submitted: code .* -> 0123456789ab"):

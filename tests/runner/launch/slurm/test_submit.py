@@ -235,7 +235,7 @@ def test_what_cannot_be_submitted_is_told_and_the_rest_goes_in(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(submit, "record_code", full)
+    monkeypatch.setattr(submit, "write_json", full)
     (reason,) = put(runs_of(1, tmp_path / "full")).refused.values()
     assert "No space left on device" in reason
     assert len(fake.jobs(env)) == 1
