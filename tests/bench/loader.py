@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from daso_bench.datasets.packed.packed_file import Packed, Writer
 from daso_bench.datasets.packed.packed_format import Description
 from daso_bench.datasets.pixels import PixelRules, decode_content
 from daso_bench.datasets.sampler import Sampler
-from daso_bench.datasets.transforms import IMAGENET_MEAN, IMAGENET_STD, CentreCrop, Normalise, recipe
+from daso_bench.datasets.transforms import IMAGENET_MEAN, IMAGENET_STD, centre_crop, normalise, recipe
 from daso_bench.runner.training.batch_order import GlobalOrder
 from daso_bench.runner.training.loader import Ahead
 from daso_bench.strategies.progress import Progress
@@ -209,8 +209,8 @@ def files() -> ImageFiles:
         paths=[""] * IMAGES,
         labels=torch.zeros(IMAGES, dtype=torch.int64),
         rules=PixelRules(),
-        transform=CentreCrop(resize=256, crop=SIDE),
-        normalise=Normalise(mean=IMAGENET_MEAN, std=IMAGENET_STD, channels=3),
+        transform=partial(centre_crop, resize=256, crop=SIDE),
+        normalise=partial(normalise, mean=IMAGENET_MEAN, std=IMAGENET_STD),
         change=recipe("resized_crop_flip", (SIDE, SIDE)),
     )
 

@@ -1,6 +1,7 @@
 """Batches that travel as bytes through shared memory are those made on demand, and stay what they are."""
 
 import pickle
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from daso_bench.datasets.data import Compact, Samples
 from daso_bench.datasets.image_files import ImageFiles, MaskedFiles
 from daso_bench.datasets.imagefolder import ImageFolder
 from daso_bench.datasets.sampler import Sampler
-from daso_bench.datasets.transforms import Normalise
+from daso_bench.datasets.transforms import normalise
 from daso_bench.runner.training.batch_order import GlobalOrder
 from daso_bench.runner.training.loader import MARGIN, Ahead, BatchMemory, Direct, Loader, Unfinished
 from daso_bench.strategies.base import Shares
@@ -117,16 +118,16 @@ def test_memory_gives_back_what_was_put_there() -> None:
 
 
 def test_what_has_no_room_travels_by_itself() -> None:
-    normalise = Normalise(mean=(0.5,) * 3, std=(0.25,) * 3, channels=3)
+    to_input = partial(normalise, mean=(0.5,) * 3, std=(0.25,) * 3)
     images, labels = torch.randint(256, (5, 3, 2, 2), dtype=torch.uint8), torch.arange(5)
     masks = torch.randint(256, (5, 2, 2), dtype=torch.uint8)
     memory, small = BatchMemory(2, 8, 16), BatchMemory(2, 1, 1)
     for targets in (labels, masks):
         for into in (memory, small):
-            sent = pickle.dumps(Unfinished(images, targets, normalise, into, 1))
+            sent = pickle.dumps(Unfinished(images, targets, to_input, into, 1))
             made = pickle.loads(sent).finished(into)
             memory.put(1, [torch.zeros_like(images), torch.zeros_like(masks)])
-            assert torch.equal(made[0], normalise(images))
+            assert torch.equal(made[0], to_input(images))
             assert (made[1].dtype, made[1].tolist()) == (torch.int64, targets.tolist())
 
 

@@ -167,27 +167,6 @@ def test_an_image_is_changed_as_its_number_in_the_data_set_says(open_file: Any) 
     assert torch.equal(found[0][1], found[5][1])
 
 
-def test_node_batch_of_a_file_in_order_p_has_the_batches_of_p(open_file: Any) -> None:
-    reader, opened = open_file(NodeBatch())
-    batches = [found for found, _, _ in all_ranks(reader, opened)]
-    images = DATA.load().train
-    for step in range(5):
-        labels = torch.cat([rank[step][1] for rank in batches])
-        order = opened.order[step * BATCH : (step + 1) * BATCH]
-        assert torch.equal(labels, images.batch(order)[1])
-
-
-def test_chunked_shuffle_has_another_order_in_every_epoch_and_the_others_have_one(open_file: Any) -> None:
-    for reader in READERS:
-        reader, opened = open_file(reader)
-        order = ReaderOrder(Sampler(96, BATCH, 4, seed=1), 0, NODES, reader, opened, 9)
-        orders = [
-            torch.cat([piece for (number, _), piece in order.upcoming(Progress(2, 5)) if number == epoch])
-            for epoch in (0, 1)
-        ]
-        assert torch.equal(*orders) == (reader.name != "chunked_shuffle")
-
-
 def test_chunks_of_which_there_are_few_a_node_are_refused_and_one_node_takes_any(open_file: Any) -> None:
     reader, opened = open_file(ChunkedShuffle())
     sampler = Sampler(96, BATCH, 4, seed=1)
