@@ -77,15 +77,6 @@ def test_the_bytes_are_pinned(tmp_path: Path) -> None:
     )
 
 
-def test_a_long_description_is_read_whole(tmp_path: Path) -> None:
-    told = Description(name="some", classes=2, shape=(1,), encoding="uint8", made="x" * 200_000)
-    with Writer(tmp_path / "set.packed", told) as writer:
-        writer.add(b"abc", 1)
-    with Packed(tmp_path / "set.packed") as packed:
-        assert packed.description == told
-        assert read(packed, 0, 1) == b"abc"
-
-
 def flipped(content: bytes, place: int) -> bytes:
     return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
 
@@ -139,28 +130,6 @@ def test_a_file_that_is_cut_while_it_is_read_is_named(tmp_path: Path, make_packe
             read(packed, 1, 1)
 
 
-def test_a_file_that_is_replaced_while_it_is_opened_is_read_as_it_was(
-    tmp_path: Path, make_packed: MakePacked, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, start = tmp_path / "set.packed", Packed._start
-    path.write_bytes(make_packed(53).read_bytes())
-
-    def replaced(self: Packed) -> object:
-        found = start(self)
-        path.with_suffix(".new").write_bytes(bytes(path.stat().st_size))
-        path.with_suffix(".new").replace(path)
-        return found
-
-    monkeypatch.setattr(Packed, "_start", replaced)
-    with Packed(path) as packed:
-        assert packed.labels.tolist() == [record % 7 for record in range(53)]
-
-
-def test_records_that_are_not_there_are_refused(make_packed: MakePacked) -> None:
-    with Packed(make_packed(5)) as packed, pytest.raises(IndexError, match="records 4 to 6: there are 5"):
-        packed.read(4, 2, memoryview(bytearray(100)))
-
-
 @pytest.mark.parametrize(
     ("record", "label", "message"),
     [
@@ -179,14 +148,6 @@ def test_a_record_that_does_not_fit_is_refused_and_leaves_no_file(
 
     with pytest.raises(ValueError, match=message):
         write()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_no_record_and_an_empty_record_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no record was added"), Writer(tmp_path / "a", DESCRIPTION):
-        pass
-    with pytest.raises(ValueError, match="at least one byte"), Writer(tmp_path / "a", DESCRIPTION) as writer:
-        writer.add(b"", 0)
     assert list(tmp_path.iterdir()) == []
 
 
