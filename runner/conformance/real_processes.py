@@ -197,9 +197,9 @@ def _launch(candidate: Candidate, ranks: RanksOfNodes) -> dict[str, list[History
         if outcome.status != "finished":
             raise Failed(f"over gloo: {outcome.reason or outcome.status}")
         files = [
-            torch.load(directory.path / f"rank_{rank}.pt", weights_only=True) for rank in range(sum(ranks))
+            torch.load(directory.path / f"rank_{rank}.pt", weights_only=False) for rank in range(sum(ranks))
         ]
-    return {name: [_history(rank, each[name]) for rank, each in enumerate(files)] for name in files[0]}
+    return {name: [histories[name] for histories in files] for name in files[0]}
 
 
 def plain_of(candidate: Candidate) -> dict[str, Any]:
@@ -234,8 +234,9 @@ def walk_rank(task: RankTask, link: Link) -> None:
     )
     comm.on_call = link
     walks = walks_on(comm, candidate, task.run_dir / "checkpoints")
-    histories = {name: _packed(history) for name, history in walks.items()}
-    torch.save(histories, task.run_dir / f"rank_{task.rank}.pt")
+    for history in walks.values():
+        history.strategy = history.replica = history.traffic = None  # they belong to this process
+    torch.save(walks, task.run_dir / f"rank_{task.rank}.pt")
     comm.barrier(WORLD)
     link.finish("finished", None, None)
     comm.close()
@@ -268,21 +269,3 @@ def _walk(scenario: Scenario, comm: TorchCommunicator, checkpoints: Path | None)
 
     observer = ScenarioObserver(scenario, comm)
     return observed_run(observer, make_replica, GivenData(scenario), checkpoints, comm.device)
-
-
-_KEPT = ("parameters", "agreed", "sizes", "final", "given", "names")
-
-
-def _packed(history: History) -> dict[str, Any]:
-    return {
-        **{name: getattr(history, name) for name in _KEPT},
-        "calls": [list(dataclasses.astuple(call)) for call in history.calls],
-    }
-
-
-def _history(rank: int, packed: dict[str, Any]) -> History:
-    calls = [
-        Call(step, during, c, v, tuple(members), b) for step, during, c, v, members, b in packed["calls"]
-    ]
-    names = [(name, numel) for name, numel in packed["names"]]
-    return History(rank, calls=calls, **{**{name: packed[name] for name in _KEPT}, "names": names})
