@@ -14,7 +14,7 @@ import torch
 from ..communication.traffic import LINKS
 from ..config.reader_config import NoReader, order_alone
 from ..machine import gpu_facts
-from ..records.json_lines import best, crossing
+from ..records.target_crossing import best, crossing
 from . import gather
 from .clock import PARTS, by_device, waiting_of
 from .context import TrainContext

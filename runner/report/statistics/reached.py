@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from scipy import stats
 
 from ....strategies.errors import ConfigError, above
-from ...records.json_lines import Crossing
+from ...records.target_crossing import Crossing
 from . import ratio
 from .ratio import LEVEL, Interval, Ratio, Side, Times
 
