@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 from ....strategies.errors import ConfigError
 from ...machine.folders import check_folder
-from ...records.json_lines import Crossing, Row, crossing, read_json, surviving
+from ...records.json_lines import Row, read_json, surviving
 from ...records.rows import EpochRow, StartRow, TrainIntervalRow
 from ...records.seed_ranges import block_of
+from ...records.target_crossing import Crossing, crossing
 from .declared import name_of, task_of
 from .metric import Metric, metric_of
 from .run_files import environment_of, mapping_of, read_yaml, rows_of, with_bytes

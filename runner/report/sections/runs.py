@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from ...records.json_lines import best, crossing
+from ...records.target_crossing import best, crossing
 from ..data.arms import Arm, Comparison, metrics_of, walk, who
 from ..data.load import PARTS, Run
 from ..data.means import bytes_mean, final_mean, rate_mean, target_mean, train_mean
