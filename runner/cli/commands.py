@@ -396,13 +396,13 @@ def _validate(arguments: list[str]) -> int:
     parser.add_argument("dir", type=Path, help="a study or a results folder")
     parser.add_argument("--output", type=Path, help="default: DIR/validation")
     options = parser.parse_args(arguments)
-    from ..report.simulation_errors import of_folder, twins_in
+    from ..report.simulation_errors import of_folder, overlap_in
 
-    twins = twins_in(options.dir)
-    for twin in twins:
-        print(twin.sentence())
-    if twins:
-        return FAILED if any(twin.short for twin in twins) else OK
+    overlaps = overlap_in(options.dir)
+    for sentence, _ in overlaps:
+        print(sentence)
+    if overlaps:
+        return OK if all(near for _, near in overlaps) else FAILED
     errors = of_folder(options.dir, options.output or options.dir / "validation")
     if errors is None:
         raise ConfigError(
