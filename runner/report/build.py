@@ -22,7 +22,7 @@ from .plots.arm_style import swatch
 from .plots.pictures import picture
 from .reproduce import command_of, script_of
 from .section import Results, Section
-from .tables import write_table
+from .tables import latex, markdown, write_csv
 
 SECTIONS = "sections"  # the folder of sections in --config-dir
 
@@ -43,15 +43,27 @@ def report(directory: Path, output: Path, config_dir: Path | None = None) -> Pat
     judged = judge(paper_claims.load(folders), speedups, comparisons)
     results = Results(runs=runs, comparisons=comparisons, speedups=speedups, judged=judged)
     made = [section(results) for section in section_classes(folders)]
-    tables = {name: rows for section in made for name, rows in section.tables().items()}
     with writing(f"report {output}"):
         output.mkdir(parents=True, exist_ok=True)
         # Tables first: a figure that fails must not cost them.
-        for name, rows in tables.items():
-            write_table(output / f"{name}.csv", rows)
+        tables = _write_tables(made, output)
         page = output / "index.html"
-        page.write_text(_page(results, made, output, list(tables), files_of(config_dir)), encoding="utf-8")
+        page.write_text(_page(results, made, output, tables, files_of(config_dir)), encoding="utf-8")
     return page
+
+
+def _write_tables(made: Sequence[Section], output: Path) -> list[str]:
+    """Returns the names of the files, in the order of the page."""
+    files: list[str] = []
+    for section in made:
+        for name, rows in section.tables().items():
+            write_csv(output / f"{name}.csv", rows)
+            files.append(f"{name}.csv")
+        for name, rows in section.printed().items():
+            for file, text in ((f"{name}.md", markdown(rows)), (f"{name}.tex", latex(rows))):
+                (output / file).write_text(text, encoding="utf-8")
+                files.append(file)
+    return files
 
 
 def section_classes(folders: Sequence[Path]) -> list[type[Section]]:
@@ -122,5 +134,4 @@ def _page(
         blocks=[Markup(block) for block in blocks],
         tables=tables,
         css=Markup((folder / "style.css").read_text(encoding="utf-8")),
-        script=Markup((folder / "sort.html.j2").read_text(encoding="utf-8")),
     )

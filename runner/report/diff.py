@@ -1,8 +1,8 @@
-"""`daso-bench report --diff A B`: what changed between two sets of results, in configuration, environment and
-numbers."""
+"""`daso-bench report --diff A B`: what changed in configuration, environment and numbers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -15,36 +15,19 @@ from .data.arms import Arm, common_settings, compare
 from .data.load import Run, load_runs
 from .data.means import bytes_mean, final_mean, rate_mean, target_mean, train_mean
 from .statistics.welch import Times, welch
-from .words import LINKS
 
 MISSING = "not there"
-SEVERAL = "several"
 Place = tuple[str, str, str, str, str, str]
 """Model, data, world, size, assumption and label: the arm that two sets of results have in common."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Change:
-    """One value that differs between the two sets."""
-
-    key: str
-    a: str
-    b: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Number:
-    """One number of an arm. `ratio`: b over a, with an interval where there are three runs of both."""
-
-    name: str
-    a: str
-    b: str
-    ratio: str
+Change = tuple[str, str, str]
+"""A key, and its values in A and B."""
+Number = tuple[str, str, str, str]
+"""A name, its values in A and B, and B over A."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArmDiff:
-    """An arm that both sets have."""
+    """What changed in an arm that both sets have."""
 
     place: Place
     runs: tuple[int, int]
@@ -52,42 +35,35 @@ class ArmDiff:
     numbers: list[Number]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Diff:
-    """All that changed. `only`: places of arms that one set alone has."""
-
-    arms: list[ArmDiff]
-    environment: list[Change]
-    only: tuple[list[Place], list[Place]]
-
-
 def show_diff(a: Path, b: Path) -> int:
     """Print it; returns the exit code. Raises ConfigError where there is no run."""
-    difference = diff(*(load_runs(folder, "report --diff") for folder in (a, b)))
+    sets = [load_runs(folder, "report --diff") for folder in (a, b)]
     console = make_console()
     say(console, f"A: {a}\nB: {b}")
-    _show_changes(console, "environment", difference.environment)
-    for arm in difference.arms:
+    _show(console, "environment", changes(*map(_environment, sets)))
+    for arm in arm_diffs(*sets):
         say(console, "")
         say(console, _title(arm.place), "bold")
         say(console, f"  runs  {arm.runs[0]}, {arm.runs[1]}")
-        _show_changes(console, "configuration", arm.configuration)
-        _show_numbers(console, arm.numbers)
-    for name, places in zip("AB", difference.only, strict=True):
+        _show(console, "  configuration", arm.configuration)
+        _show(console, "  numbers: A, B and B over A", arm.numbers)
+    for name, places, others in zip("AB", map(_arms, sets), map(_arms, reversed(sets)), strict=True):
         for place in places:
-            say(console, f"only in {name}: {_title(place)}")
+            if place not in others:
+                say(console, f"only in {name}: {_title(place)}")
     return 0
 
 
-def diff(a: Sequence[Run], b: Sequence[Run]) -> Diff:
-    """What changed from the runs `a` to the runs `b`; studies may have other names."""
+def arm_diffs(a: Sequence[Run], b: Sequence[Run]) -> list[ArmDiff]:
+    """The arms that both have; studies may have other names."""
     of_a, of_b = _arms(a), _arms(b)
-    both = [place for place in of_a if place in of_b]
-    return Diff(
-        arms=[_arm_diff(place, of_a[place], of_b[place]) for place in both],
-        environment=_changes(_environment(a), _environment(b)),
-        only=([p for p in of_a if p not in of_b], [p for p in of_b if p not in of_a]),
-    )
+    return [_arm_diff(place, arm, of_b[place]) for place, arm in of_a.items() if place in of_b]
+
+
+def changes(a: dict[str, str], b: dict[str, str]) -> list[Change]:
+    """Every key whose value differs."""
+    every = [(key, a.get(key, MISSING), b.get(key, MISSING)) for key in sorted({*a, *b})]
+    return [(key, of_a, of_b) for key, of_a, of_b in every if of_a != of_b]
 
 
 def _arms(runs: Sequence[Run]) -> dict[Place, Arm]:
@@ -99,78 +75,65 @@ def _arms(runs: Sequence[Run]) -> dict[Place, Arm]:
 
 
 def _arm_diff(place: Place, a: Arm, b: Arm) -> ArmDiff:
+    number, metric = partial(_number, a, b), a.runs[0].judged_by.name
     return ArmDiff(
         place=place,
         runs=(len(a.counted), len(b.counted)),
-        configuration=_changes(common_settings(a.runs), common_settings(b.runs)),
+        configuration=changes(common_settings(a.runs), common_settings(b.runs)),
         numbers=[
-            _number("time of all work", a, b, train_mean, words.seconds, lambda run: run.train_s),
-            _number("time to target", a, b, target_mean, words.seconds, _crossed),
-            _number("samples per second", a, b, rate_mean, words.rate, lambda run: run.samples_per_s),
-            _number(f"final {a.runs[0].judged_by.name}", a, b, final_mean, words.share, _final, timed=False),
-            *(_number(f"bytes {LINKS[link]}", a, b, *_bytes(link), timed=False) for link in LINKS),
+            number("time of all work", train_mean, words.seconds, lambda run: run.train_s, timed=True),
+            number("time to target", target_mean, words.seconds, _to_target_s, timed=True),
+            number("samples per second", rate_mean, words.rate, lambda run: run.samples_per_s, timed=True),
+            number(f"final {metric}", final_mean, words.share, lambda run: run.final),
+            *(
+                number(f"bytes {where}", partial(bytes_mean, link=link), words.size, _bytes_over(link))
+                for link, where in words.LINKS.items()
+            ),
         ],
     )
 
 
+def _to_target_s(run: Run) -> float | None:
+    return run.crossing.scored_s if run.crossing else None
+
+
+def _bytes_over(link: str) -> Callable[[Run], float | None]:
+    return lambda run: run.payload_bytes(link)
+
+
 def _number(
-    name: str,
     a: Arm,
     b: Arm,
+    name: str,
     mean: Callable[[Arm], float | None],
     say: Callable[[float | None], str],
     of_run: Callable[[Run], float | None],
     *,
-    timed: bool = True,
+    timed: bool = False,
 ) -> Number:
-    """Means of the arms; of an arm with one run what it has, for which there is no mean."""
-    of_a, of_b = (mean(arm) if len(arm.counted) > 1 else _single(arm, of_run) for arm in (a, b))
-    ratio = ""
-    if of_a and of_b is not None:
-        ratio = words.ratio(of_b / of_a)
-    if timed and of_a is not None and of_b is not None:
-        values = [tuple(v for run in arm.counted if (v := of_run(run))) for arm in (b, a)]
-        estimate = welch(Times(values[0]), Times(values[1])) if all(values) else None
-        ratio = words.interval(estimate) if estimate is not None else ratio
-    return Number(name=name, a=say(of_a), b=say(of_b), ratio=ratio)
-
-
-def _single(arm: Arm, of_run: Callable[[Run], float | None]) -> float | None:
-    return of_run(arm.counted[0]) if arm.counted else None
-
-
-def _final(run: Run) -> float | None:
-    return run.final
-
-
-def _bytes(
-    link: str,
-) -> tuple[Callable[[Arm], float | None], Callable[[float | None], str], Callable[[Run], float | None]]:
-    return lambda arm: bytes_mean(arm, link), words.size, lambda run: run.payload_bytes(link)
-
-
-def _crossed(run: Run) -> float | None:
-    return run.crossing.scored_s if run.crossing else None
+    """Means of the arms, of a single run its own number; an interval where there are three runs of both."""
+    values = [[value for run in arm.counted if (value := of_run(run)) is not None] for arm in (a, b)]
+    of_a, of_b = (
+        mean(arm) if len(arm.counted) > 1 else next(iter(of_arm), None)
+        for arm, of_arm in zip((a, b), values, strict=True)
+    )
+    ratio = words.ratio(of_b / of_a) if of_a and of_b is not None else ""
+    if timed and ratio and all(map(all, values)):
+        estimate = welch(Times(tuple(values[1])), Times(tuple(values[0])))
+        ratio = words.interval(estimate) if estimate else ratio
+    return name, say(of_a), say(of_b), ratio
 
 
 def _environment(runs: Sequence[Run]) -> dict[str, str]:
-    """Each key with its one value, or `several` where runs differ."""
-    keys = sorted(
-        {key for run in runs for key, value in run.environment.items() if not isinstance(value, list | dict)}
-    )
-    values_of: dict[str, str] = {}
-    for key in keys:
-        values = {str(run.environment[key]) for run in runs if key in run.environment}
-        values_of[key] = values.pop() if len(values) == 1 else f"{SEVERAL}: {', '.join(sorted(values))}"
-    return values_of
-
-
-def _changes(a: dict[str, str], b: dict[str, str]) -> list[Change]:
-    return [
-        Change(key=key, a=a.get(key, MISSING), b=b.get(key, MISSING))
-        for key in sorted({*a, *b})
-        if a.get(key, MISSING) != b.get(key, MISSING)
-    ]
+    """Each key with its one value, or all of them where runs differ."""
+    values: dict[str, set[str]] = {}
+    for run in runs:
+        for key, value in run.environment.items():
+            if not isinstance(value, list | dict):
+                values.setdefault(key, set()).add(str(value))
+    return {
+        key: "several: " * (len(of_key) > 1) + ", ".join(sorted(of_key)) for key, of_key in values.items()
+    }
 
 
 def _title(place: Place) -> str:
@@ -179,23 +142,14 @@ def _title(place: Place) -> str:
     return f"{label} ({', '.join(part for part in where if part)})"
 
 
-def _show_changes(console: Console, what: str, changes: Sequence[Change]) -> None:
-    if not changes:
-        say(console, f"  {what}: nothing changed" if what == "configuration" else f"{what}: nothing changed")
+def _show(console: Console, what: str, rows: Sequence[Change] | Sequence[Number]) -> None:
+    if not rows:
+        say(console, f"{what}: nothing changed")
         return
-    say(console, f"  {what}" if what == "configuration" else what)
+    say(console, what)
     table = Table(box=None, pad_edge=False, show_header=False)
-    for _ in range(3):
+    for _ in rows[0]:
         table.add_column(overflow="fold")
-    for change in changes:
-        table.add_row(Text(f"    {change.key}"), Text(change.a), Text(f"-> {change.b}"))
-    console.print(table)
-
-
-def _show_numbers(console: Console, numbers: Sequence[Number]) -> None:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for header in ("  number", "A", "B", "B over A"):
-        table.add_column(header, overflow="fold")
-    for number in numbers:
-        table.add_row(Text(f"    {number.name}"), Text(number.a), Text(number.b), Text(number.ratio))
+    for key, *cells in rows:
+        table.add_row(Text(f"    {key}"), *map(Text, cells))
     console.print(table)

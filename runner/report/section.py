@@ -1,7 +1,7 @@
 """The contract of a section: tables, figures and a block of the page, in one file of `sections/`."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Rows = list[dict[str, Any]]
+MARGIN = 1.01  # times as long: below it two arms count as equally fast
 _T = TypeVar("_T")
 
 
@@ -84,12 +85,13 @@ class Results:
             for comparison in self.configured
         ]
 
-    def anchors(self, comparisons: Sequence[Comparison]) -> list[tuple[str, str]]:
+    def anchors(self, comparisons: Iterable[Comparison]) -> list[tuple[str, str]]:
         """Where the page has the commands of these comparisons: anchor and title of each."""
+        places = {id(comparison) for comparison in comparisons}
         return [
             (f"commands-{number}", title)
             for number, (comparison, title) in enumerate(zip(self.configured, self.titles, strict=True), 1)
-            if any(comparison is wanted for wanted in comparisons)
+            if id(comparison) in places
         ]
 
 
@@ -110,7 +112,11 @@ class Section:
         self.results = results
 
     def tables(self) -> dict[str, Rows]:
-        """The rows of each table to be written, by its name (`NAME.csv`, `NAME.md`, `NAME.tex`)."""
+        """The rows of each table to be written, by its name (`NAME.csv`)."""
+        return {}
+
+    def printed(self) -> dict[str, Rows]:
+        """The rows, all of text, of each table to be written for printing (`NAME.md`, `NAME.tex`)."""
         return {}
 
     def plots(self) -> list[Plot]:
@@ -121,6 +127,12 @@ class Section:
 def with_rows(**tables: Rows) -> dict[str, Rows]:
     """The tables that have a row."""
     return {name: rows for name, rows in tables.items() if rows}
+
+
+def looks_of(comparisons: Iterable[Comparison]) -> dict[str, int]:
+    """Label and index of the look of every arm in `comparisons`, those of ddp first."""
+    arms = [arm for comparison in comparisons for arm in comparison.arms]
+    return {arm.label: arm.index for arm in sorted(arms, key=lambda arm: arm.runs[0].strategy != "ddp")}
 
 
 def one_each(

@@ -35,7 +35,7 @@ OVERLAP_LIMIT = 0.05  # between the shares of exposed communication of real and 
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """One run by both: seconds of a step, and to the target where there is one and both reached it."""
+    """One run by both: seconds of a step, and to the target where there is one and it was reached."""
 
     study: str
     configuration: str
@@ -45,11 +45,6 @@ class Pair:
     simulated_step_s: float
     emulated_target_s: float | None = None
     simulated_target_s: float | None = None
-
-    @property
-    def speed(self) -> tuple[float, float]:
-        """Steps per second, emulated and simulated."""
-        return 1 / self.emulated_step_s, 1 / self.simulated_step_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,69 +173,38 @@ def of_folder(folder: Path, output: Path) -> Validation | None:
     return validation
 
 
-@dataclass(frozen=True, kw_only=True)
-class Twins:
-    """A strategy with devices as they are and with padded ones.
+def overlap_of(runs: Iterable[Run]) -> list[tuple[str, bool]]:
+    """Of the runs of `+study=overlap` whose checks passed, by arm: a sentence, and whether shares are near.
 
-    Shares: of training, exposed communication. Seconds: of computing a step.
+    Compared are devices as they are and slowed ones: the share of training that communication is exposed.
     """
-
-    arm: str
-    real_share: float
-    padded_share: float
-    real_compute_s: float
-    padded_compute_s: float
-
-    @property
-    def short(self) -> bool:
-        """Whether the shares are too far apart."""
-        return abs(self.real_share - self.padded_share) > OVERLAP_LIMIT
-
-    def sentence(self) -> str:
-        """In one sentence."""
-        return (
-            f"{self.arm}: exposed {self.real_share:.1%} of training with devices as they are, "
-            f"{self.padded_share:.1%} with padded ones; computing {self.real_compute_s * 1e3:.4g} and "
-            f"{self.padded_compute_s * 1e3:.4g} ms a step"
-            + (f"; short: at most {OVERLAP_LIMIT:.0%} apart" if self.short else "")
-        )
-
-
-def twins_of(runs: Iterable[Run]) -> list[Twins]:
-    """The runs of `+study=overlap` whose checks passed, by arm."""
     by_arm: dict[str, dict[str, Run]] = defaultdict(dict)
     for run in runs:
         if run.counted and run.size in ("real", "padded") and run.train_s:
             by_arm[run.arm_name or run.strategy][run.size] = run
-    return [
-        Twins(
-            arm=arm,
-            real_share=_exposed(both["real"]),
-            padded_share=_exposed(both["padded"]),
-            real_compute_s=_compute_s(both["real"]),
-            padded_compute_s=_compute_s(both["padded"]),
+    lines = []
+    for arm, both in sorted(by_arm.items()):
+        if len(both) < 2:
+            continue
+        real, padded = both["real"], both["padded"]
+        shares = [run.parts_s.get("exposed", 0.0) / (run.train_s or 1.0) for run in (real, padded)]
+        steps = [run.parts_s.get("compute", 0.0) / (run.summary.get("steps") or 1) for run in (real, padded)]
+        near = abs(shares[0] - shares[1]) <= OVERLAP_LIMIT
+        sentence = (
+            f"{arm}: exposed {shares[0]:.1%} of training with devices as they are, {shares[1]:.1%} with"
+            f" padded ones; computing {steps[0] * 1e3:.4g} and {steps[1] * 1e3:.4g} ms a step"
         )
-        for arm, both in sorted(by_arm.items())
-        if len(both) == 2
-    ]
+        lines.append((sentence if near else f"{sentence}; short: at most {OVERLAP_LIMIT:.0%} apart", near))
+    return lines
 
 
-def twins_in(folder: Path) -> list[Twins]:
-    """`twins_of` the runs below `folder`."""
-    return twins_of(_runs(folder))
+def overlap_in(folder: Path) -> list[tuple[str, bool]]:
+    """`overlap_of` the runs below `folder`."""
+    return overlap_of(_runs(folder))
 
 
 def _runs(folder: Path) -> list[Run]:
     return without_copies(load_run(path, str(path.relative_to(folder))) for path in find_runs(folder))
-
-
-def _exposed(run: Run) -> float:
-    assert run.train_s
-    return run.parts_s.get("exposed", 0.0) / run.train_s
-
-
-def _compute_s(run: Run) -> float:
-    return run.parts_s.get("compute", 0.0) / max(1, run.summary.get("steps") or 1)
 
 
 def pairs_of(runs: Iterable[Run]) -> tuple[list[Pair], int]:
@@ -259,8 +223,6 @@ def pairs_of(runs: Iterable[Run]) -> tuple[list[Pair], int]:
     for (study, configuration, arm, seed), both in by_run.items():
         if len(both) == 2:
             emulated, simulated = both["emulated"], both["simulated"]
-            crossings = emulated.crossing, simulated.crossing
-            reached = all(crossing is not None for crossing in crossings)
             pairs.append(
                 Pair(
                     study=study,
@@ -269,8 +231,8 @@ def pairs_of(runs: Iterable[Run]) -> tuple[list[Pair], int]:
                     seed=seed,
                     emulated_step_s=_step_s(emulated),
                     simulated_step_s=_step_s(simulated),
-                    emulated_target_s=crossings[0].scored_s if reached and crossings[0] else None,
-                    simulated_target_s=crossings[1].scored_s if reached and crossings[1] else None,
+                    emulated_target_s=emulated.crossing and emulated.crossing.scored_s,
+                    simulated_target_s=simulated.crossing and simulated.crossing.scored_s,
                 )
             )
     return sorted(pairs, key=lambda pair: (pair.study, pair.configuration, pair.arm, pair.seed)), invalid
@@ -288,10 +250,10 @@ def show_errors(folder: Path, output: Path) -> int:
 
     Raises ConfigError where no pair of runs is there.
     """
-    if twins := twins_in(folder):
-        for twin in twins:
-            print(twin.sentence())
-        return FAILED if any(twin.short for twin in twins) else OK
+    if overlaps := overlap_in(folder):
+        for sentence, _ in overlaps:
+            print(sentence)
+        return OK if all(near for _, near in overlaps) else FAILED
     errors = of_folder(folder, output)
     if errors is None:
         raise ConfigError(

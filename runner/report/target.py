@@ -48,12 +48,6 @@ def budget_s(comparison: Comparison) -> float | None:
     return BUDGET * median(spent) if spent else None
 
 
-def horizon_s(comparison: Comparison) -> float:
-    """The budget; without one the longest time that was recorded: failures need a place to leave at."""
-    known = budget_s(comparison)
-    return known if known is not None else max([_LEAST_S, *(run.train_s or 0.0 for run in comparison.runs)])
-
-
 def way(runs: Sequence[Run], limit_s: float) -> Reached:
     """The way of `runs` (one or more) to their target: scored crossings, or the time that was used.
 

@@ -1,6 +1,7 @@
 """How an arm looks: colour, line and marker, unique per arm and the same in every figure and table."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from markupsafe import Markup
 
@@ -30,6 +31,11 @@ class Look:
     dashes: tuple[float, ...]
     marker: str
     path: str
+
+    @property
+    def line(self) -> Any:
+        """The line as matplotlib takes it."""
+        return (0, self.dashes) if self.dashes else "-"
 
 
 def look(index: int) -> Look:

@@ -1,56 +1,41 @@
-"""Curves over samples, time or bytes: every run thin and the median of an arm bold, or medians and bands."""
+"""Curves of runs over samples or time (thin, medians bold; or bands); lines of arms over rates or sizes."""
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 from .. import words
 from ..data.arms import Arm, Comparison
-from ..data.load import BYTES, Point
-from .arm_style import Look, look
+from ..data.load import Point
+from .arm_style import look
 from .style import WIDTH, numbers, plain, short
 
 # More curves than this in one panel cannot be told apart: the rest goes to the next panel, same axes.
 ARMS_PER_PANEL = 7
-WIDE = 20  # times
 
 
 def curves(comparison: Comparison, x: str, label: str) -> Figure:
     """The metric over the field `x` of evaluations, called `label`; targets are dotted lines."""
-    figure, panels = panelled(comparison, label, x)
+    figure, panels = _panelled(comparison, label, x)
     for axes, arms in panels:
         for arm in arms:
-            curve(axes, arm, x, many=comparison.many)
-        mark_targets(axes, comparison)
+            _curve(axes, arm, x, many=comparison.many)
+        _mark_targets(axes, comparison)
         axes.set_ylabel(comparison.metric.name)
-        if x == BYTES:
-            _scale_bytes(axes, comparison)
-        else:
-            axes.set_xlim(left=0)
-            axes.xaxis.set_major_formatter(numbers())
-            axes.xaxis.set_major_locator(MaxNLocator(8))
+        axes.set_xlim(left=0)
+        axes.xaxis.set_major_formatter(numbers())
+        axes.xaxis.set_major_locator(MaxNLocator(8))
     return figure
 
 
-def _scale_bytes(axes: Axes, comparison: Comparison) -> None:
-    """Label bytes; the axis is logarithmic where runs end more than `WIDE` times apart."""
-    ends = [points[-1].x for run in comparison.runs if (points := run.points(BYTES))]
-    if max(ends) > WIDE * min(ends):
-        axes.set_xscale("log")
-        axes.xaxis.set_minor_formatter(FuncFormatter(lambda value, _: ""))
-    else:
-        axes.set_xlim(left=0)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: words.size(value)))
-
-
-def mark_targets(axes: Axes, comparison: Comparison) -> None:
+def _mark_targets(axes: Axes, comparison: Comparison) -> None:
     """A dotted line at each target of the metric that is drawn."""
     key = comparison.metric.key
     for target in sorted({run.target for run in comparison.runs if run.target and run.metric == key}):
@@ -65,7 +50,7 @@ def mark_targets(axes: Axes, comparison: Comparison) -> None:
         )
 
 
-def panelled(comparison: Comparison, label: str, x: str) -> tuple[Figure, list[tuple[Axes, list[Arm]]]]:
+def _panelled(comparison: Comparison, label: str, x: str) -> tuple[Figure, list[tuple[Axes, list[Arm]]]]:
     """An empty figure in panels of at most ARMS_PER_PANEL arms, `label` and a legend below each.
 
     The legend says of an arm whose runs have nothing in the field `x` that there is nothing to show.
@@ -75,7 +60,8 @@ def panelled(comparison: Comparison, label: str, x: str) -> tuple[Figure, list[t
         for start in range(0, len(comparison.arms), ARMS_PER_PANEL)
     ]
     labels = {arm.label: _legend_label(arm, x) for arm in comparison.arms}
-    legend_height = 0.26 * _legend_rows(groups[0], labels) + 0.1
+    legend_rows = -(-len(groups[0]) // _columns(groups[0], labels))
+    legend_height = 0.26 * legend_rows + 0.1
     figure = Figure(figsize=(WIDTH, (3.2 + legend_height) * len(groups)))
     all_axes = figure.subplots(len(groups), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     panels: list[tuple[Axes, list[Arm]]] = list(zip(all_axes, groups, strict=True))
@@ -101,10 +87,6 @@ def _columns(arms: Sequence[Arm], labels: dict[str, str]) -> int:
     return 3 if longest <= 13 else 2 if longest <= 21 else 1
 
 
-def _legend_rows(arms: Sequence[Arm], labels: dict[str, str]) -> int:
-    return -(-len(arms) // _columns(arms, labels))
-
-
 def _legend_label(arm: Arm, x: str) -> str:
     note = "" if any(run.points(x) for run in arm.runs) else ", nothing to show"
     return plain(f"{short(arm.label, 48)} ({words.count(len(arm.runs), 'run')}{note})")
@@ -116,7 +98,7 @@ def _handle(arm: Arm, label: str) -> Line2D:
         [],
         [],
         color=style.colour,
-        linestyle=line_of(style),
+        linestyle=style.line,
         marker=style.marker,
         markersize=5,
         linewidth=2,
@@ -124,15 +106,10 @@ def _handle(arm: Arm, label: str) -> Line2D:
     )
 
 
-def line_of(style: Look) -> Any:
-    """The line of a look as matplotlib takes it."""
-    return (0, style.dashes) if style.dashes else "-"
-
-
-def curve(axes: Axes, arm: Arm, x: str, *, many: bool) -> None:
+def _curve(axes: Axes, arm: Arm, x: str, *, many: bool) -> None:
     """The runs of `arm` and their median; with `many` the median and the band of the middle half instead."""
     style = look(arm.index)
-    line: dict[str, Any] = {"color": style.colour, "linestyle": line_of(style)}
+    line: dict[str, Any] = {"color": style.colour, "linestyle": style.line}
     bold: dict[str, Any] = {**line, "linewidth": 2, "marker": style.marker, "markersize": 4.5}
     runs = [(run, points) for run in arm.runs if (points := run.points(x))]
     if many:
@@ -189,3 +166,43 @@ def quartiles(runs: Sequence[list[Point]]) -> list[tuple[float, float, float, fl
         low, middle, high = np.quantile([point.y for point in points], (0.25, 0.5, 0.75))
         band.append((statistics.median(p.x for p in points), float(low), float(middle), float(high)))
     return band
+
+
+def arm_lines(
+    lines: Mapping[tuple[str, int], Mapping[float, tuple[float, float, float]]],
+    places: Sequence[float],
+    *,
+    xlabel: str,
+    ylabel: str,
+) -> tuple[Figure, Axes]:
+    """A line for each arm over `places` on a logarithmic axis; the arm by its label and look.
+
+    A point of a line: its value, and the ends of its interval.
+    """
+    figure = Figure(figsize=(WIDTH, 4.4))
+    axes = figure.subplots()
+    for (label, index), line in lines.items():
+        style = look(index)
+        xs = sorted(line)
+        ends = [[line[x][0] - line[x][1] for x in xs], [line[x][2] - line[x][0] for x in xs]]
+        axes.errorbar(
+            xs,
+            [line[x][0] for x in xs],
+            yerr=ends if any(map(any, ends)) else None,
+            color=style.colour,
+            linestyle=style.line,
+            marker=style.marker,
+            markersize=5,
+            linewidth=1.8,
+            elinewidth=0.8,
+            capsize=2,
+            label=plain(short(label, 40) + ("" if line else " (nothing to show)")),
+        )
+    axes.set_xscale("log")
+    axes.set_xticks(list(places))
+    axes.xaxis.set_major_formatter(numbers())
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel(plain(ylabel))
+    figure.legend(loc="outside lower left", ncols=3, frameon=False, handlelength=3.5)
+    return figure, axes

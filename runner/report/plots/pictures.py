@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,13 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Plot:
-    """A figure to be drawn.
+    """A figure of the page.
 
     kind: seeds the ids inside of the SVG, so that equal figures are equal files.
     file: name of the files without ending. table: name of the CSV file behind it, without ending.
     corner: what the figure itself says of where its numbers come from.
     draw: imports matplotlib when it is called; without a working matplotlib the tables are still written.
     alternative: the figure in words, for readers who cannot see it.
+    svg: None until it is drawn, and if it could not be drawn; `failure` then says why.
     """
 
     kind: str
@@ -33,25 +34,16 @@ class Plot:
     corner: str
     draw: "Callable[[], Figure]"
     alternative: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Picture:
-    """A figure on the page. `svg` is None if it could not be drawn, and `failure` says why.
-
-    `files`: the names of the same figure as SVG and as PDF. `table`: of the CSV file behind it.
-    """
-
-    title: str
-    files: tuple[str, ...] = ()
-    caption: str = ""
-    alternative: str = ""
-    table: str = ""
     svg: Markup | None = None
     failure: str = ""
 
+    @property
+    def files(self) -> tuple[str, str]:
+        """The names of the SVG and the PDF file."""
+        return f"{self.file}.svg", f"{self.file}.pdf"
 
-def picture(plot: Plot, output: Path) -> Picture:
+
+def picture(plot: Plot, output: Path) -> Plot:
     """Draw `plot` and write it to the folder `output` as SVG and as PDF."""
     try:
         with _without_backend():
@@ -59,18 +51,11 @@ def picture(plot: Plot, output: Path) -> Picture:
 
         svg, pdf = drawn(plot.kind, plot.draw, corner=plot.corner)
     except Exception as error:
-        return Picture(title=plot.title, failure=f"not drawn: {type(error).__name__}: {error}")
-    files = (f"{plot.file}.svg", f"{plot.file}.pdf")
-    (output / files[0]).write_text(svg, encoding="utf-8")
-    (output / files[1]).write_bytes(pdf)
-    return Picture(
-        title=plot.title,
-        files=files,
-        caption=plot.caption,
-        alternative=plot.alternative,
-        table=f"{plot.table}.csv",
-        svg=_inline(svg, f"{plot.file}-"),
-    )
+        return replace(plot, failure=f"not drawn: {type(error).__name__}: {error}")
+    svg_file, pdf_file = plot.files
+    (output / svg_file).write_text(svg, encoding="utf-8")
+    (output / pdf_file).write_bytes(pdf)
+    return replace(plot, svg=_inline(svg, f"{plot.file}-"))
 
 
 @contextmanager

@@ -1,30 +1,23 @@
-"""Section: each comparison as configured, with facts, warnings, the headline table, figures and commands."""
+"""Section: each comparison as configured: facts, warnings, every arm with its runs, figures and commands."""
 
-import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import Any
 
 from ...config.cluster import compared_words
 from .. import simulation_errors, words
 from ..claims import core_efficiency, recorded
-from ..data.arms import ONE_CORE, Arm, Comparison, common_settings, own_settings, shown
-from ..data.load import BYTES, Run
-from ..data.means import mean_parts
-from ..data.metric import Metric, target_words
-from ..data.rank_times import is_uneven, shares, waited
+from ..data.arms import Arm, Comparison, common_settings, own_settings, shown
+from ..data.load import Run
+from ..data.means import bytes_mean, final_mean, rate_mean, target_mean, train_mean
+from ..data.metric import target_words
+from ..plots.comparison_figures import figures
 from ..plots.pictures import Plot
 from ..section import Section
-from . import ranks
-from .headline import ArmLine, crossing_words, headline, interval_words, notes_of
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-BYTES_LABEL = "payload bytes between nodes so far, all ranks together"
-BAND = "Bold: median over runs at their first, second, … evaluation. Band: the middle half of them."
+FEW_EVALUATIONS = 20
 
 
 def facts_of(comparison: Comparison) -> list[tuple[str, str]]:
@@ -36,14 +29,13 @@ def facts_of(comparison: Comparison) -> list[tuple[str, str]]:
     facts += [("Size", comparison.size)] if comparison.size else []
     facts += [("Cluster", "; ".join(sorted({_cluster(run) for run in runs})))]
     if comparison.targets:
-        facts.append(
-            ("Target", "; ".join(target_words(runs[0].metric, target) for target in comparison.targets))
-        )
+        targets = [target_words(runs[0].metric, target) for target in comparison.targets]
+        facts.append(("Target", "; ".join(targets)))
     batches = sorted({str((run.config.get("train") or {}).get("global_batch_size")) for run in runs})
     facts.append(("Global batch", ", ".join(batches) + " samples"))
     counts = sorted({row["count"] for run in runs for row in run.evaluations if row.get("count")})
     if len(counts) == 1:
-        facts.append(("JudgedClaim on", f"{counts[0]:,} samples, each once"))
+        facts.append(("Evaluated on", f"{counts[0]:,} samples, each once"))
     return facts
 
 
@@ -68,15 +60,15 @@ def _cluster(run: Run) -> str:
 
 
 def warnings_of(everything: Comparison) -> list[str]:
-    """What makes the arms of a comparison less than comparable, those that stand apart beside."""
+    """What makes the arms of a comparison less than comparable, those that stand apart included."""
     warnings = [recorded.busy_warning(everything), core_efficiency.warning(everything)]
     comparison = shown(everything)
     train = [run.config.get("train") or {} for run in comparison.runs]
-    cadences = {str(t.get("eval_every_samples")) for t in train}
+    intervals = {str(t.get("eval_every_samples")) for t in train}
     phases: dict[Any, set[str]] = defaultdict(set)
     for run, t in zip(comparison.runs, train, strict=True):
         phases[run.block].add(str(t.get("eval_phase")))
-    if len(cadences) > 1 or any(len(values) > 1 for values in phases.values()):
+    if len(intervals) > 1 or any(len(values) > 1 for values in phases.values()):
         warnings.append("Runs evaluate at different intervals: their crossings are not known equally well.")
     if len(comparison.targets) > 1:
         warnings.append("Runs have different targets: their times to target are not comparable.")
@@ -84,19 +76,191 @@ def warnings_of(everything: Comparison) -> list[str]:
     if len({str(known.get("files")) for known in digests}) > 1:
         warnings.append("Runs have different files of the data set (digests.files): they learn other things.")
     before = [run.crossing.index + 1 for run in comparison.runs if run.crossing]
-    if before and min(before) < 20:
+    if before and min(before) < FEW_EVALUATIONS:
         warnings.append(
-            f"Few evaluations up to the crossing ({min(before)} in the shortest case; 20 are wanted before a"
-            " verdict on time to target): the interval of each crossing is wide."
+            f"Few evaluations up to the crossing ({min(before)} in the shortest case; {FEW_EVALUATIONS} are"
+            " wanted before a verdict on time to target): the interval of each crossing is wide."
         )
     return [warning for warning in warnings if warning]
 
 
+@dataclass(frozen=True, kw_only=True)
+class ArmLine:
+    """One arm of the table, its numbers as text."""
+
+    arm: Arm
+    runs: str
+    reached: str
+    to_target: str
+    train: str
+    rate: str
+    final: str
+    final_spread: str
+    bytes: dict[str, str]
+    labels: list[str]
+
+
+def arm_line(arm: Arm) -> ArmLine:
+    """Who got there, when, how fast and how well."""
+    not_counted = len(arm.runs) - len(arm.counted)
+    has_target = any(run.target is not None for run in arm.runs)
+    final, finals = final_mean(arm), [run.final for run in arm.counted if run.final is not None]
+    return ArmLine(
+        arm=arm,
+        runs=words.count(len(arm.counted), "run")
+        + (f" (+ {not_counted} not counted)" if not_counted else ""),
+        reached=f"{len(arm.reached)} of {len(arm.counted)}" if has_target else "no target set",
+        to_target=_typical(arm, target_mean(arm), words.seconds, "no mean, not all reached it")
+        if has_target and arm.counted
+        else words.MISSING,
+        train=_typical(arm, train_mean(arm), words.seconds),
+        rate=_typical(arm, rate_mean(arm), words.rate),
+        final=_typical(arm, final, words.share),
+        final_spread=f"range {min(finals):.4f}–{max(finals):.4f}" if final is not None else "",
+        bytes={link: _typical(arm, bytes_mean(arm, link), words.size) for link in words.LINKS},
+        labels=list(dict.fromkeys(label for run in arm.runs for label in run.labels)),
+    )
+
+
+def _typical(
+    arm: Arm, mean: float | None, say: Callable[[float | None], str], missing: str = "no mean"
+) -> str:
+    """The mean in words, or why there is none."""
+    if mean is not None:
+        return say(mean)
+    return "one run" if len(arm.counted) == 1 else missing
+
+
+def crossing_words(run: Run) -> str:
+    if run.target is None:
+        return words.MISSING
+    if run.crossing is None:
+        return "not reached" if run.counted else words.MISSING
+    return words.seconds(run.crossing.scored_s)
+
+
+def interval_words(run: Run) -> str:
+    """Between which two evaluations the run crossed its target; "" if it did not."""
+    crossing = run.crossing
+    if crossing is None:
+        return ""
+    if crossing.at_first:
+        return f"at the first evaluation, in (0, {words.significant(crossing.stamp_s)}] s"
+    return f"in ({words.significant(crossing.after_s)}, {words.significant(crossing.stamp_s)}] s"
+
+
+def notes_of(run: Run, *, mixed: bool) -> list[str]:
+    """What sets a run apart. `mixed`: whether the times of only some runs of its comparison are valid."""
+    notes = {
+        run.state: run.state != "finished",
+        "invalid": run.invalid,
+        "resumed: useful time": run.resumed,
+        "timing not valid": mixed and run.timing_reasons and not run.invalid,
+        "damaged records": run.damage,
+    }
+    return [note for note, holds in notes.items() if holds]
+
+
 class ComparisonSection(Section):
-    """The block of each comparison; `headline.py`, `ranks.py` and `runs.py` write the tables behind it."""
+    """The block of each comparison; `runs.py` writes the tables behind it."""
 
     order = 70
-    template = '{% include "comparisons.html.j2" %}'
+    template = """
+{% macro arms_table(block, with_runs) %}
+<div class="wide" role="region" aria-label="Arms{{ " and runs" if with_runs }}" tabindex="0">
+<table class="sortable">
+<caption>{{ caller() }}</caption>
+<thead><tr><th scope="col">Arm{{ " and runs" if with_runs }}</th><th scope="col">Reached</th>
+<th scope="col">Time to target</th><th scope="col">Training time</th><th scope="col">Samples/s</th>
+<th scope="col">Final {{ block.comparison.metric.name }}</th>
+<th scope="col">Bytes inside nodes</th><th scope="col">Bytes between nodes</th></tr></thead>
+{% for line in block.lines %}
+<tbody>
+<tr class="arm"><th scope="row">{{ swatch(line.arm.index) }}{{ line.arm.label }}<small>{{ line.runs }}</small>
+{{- page.chips(line.labels) }}</th>
+<td>{{ line.reached }}</td><td>{{ line.to_target }}</td><td>{{ line.train }}</td><td>{{ line.rate }}</td>
+<td>{{ line.final }}{% if line.final_spread %}<small>{{ line.final_spread }}</small>{% endif %}</td>
+<td>{{ line.bytes.intra }}</td><td>{{ line.bytes.inter }}</td></tr>
+{% for run in line.arm.runs if with_runs %}
+<tr class="run{{ '' if run.counted else ' out' }}">
+<th scope="row" title="{{ run.run_id }}">seed {{ run.seed }}
+{{- page.chips(section.notes_of(run, mixed=block.mixed)) }}
+{{- page.chips(run.labels) if run.labels != line.labels }}</th>
+<td></td><td>{{ section.crossing_words(run) }}
+{%- if run.crossing %}<small>{{ section.interval_words(run) }}</small>{% endif %}</td>
+<td>{{ words.seconds(run.train_s) }}</td><td>{{ words.rate(run.samples_per_s) }}</td>
+<td>{{ words.share(run.final) }}</td>
+<td>{{ words.size(run.payload_bytes("intra")) }}</td>
+<td>{{ words.size(run.payload_bytes("inter")) }}</td></tr>
+{% endfor %}
+</tbody>
+{% endfor %}
+</table>
+</div>
+{% endmacro %}
+{% set figure = namespace(place=0) %}
+{% for block in section.blocks %}
+{% set place = "commands-" ~ loop.index %}
+<section>
+<h2>{{ block.title }}{{ page.of_study(block.comparison.study) }}</h2>
+<dl class="facts">
+{% for name, value in block.facts %}
+<div><dt>{{ name }}</dt><dd>{{ value }}</dd></div>
+{% endfor %}
+</dl>
+{% for warning in block.warnings %}
+<p class="soft">Note: {{ warning }}</p>
+{% endfor %}
+{% set above %}
+Bold lines: geometric means for times and samples/s,
+arithmetic means for {{ block.comparison.metric.name }} and bytes; no mean and no spread from one run.
+Times are T_train: evaluation, checkpoints and start-up left out.
+{% endset %}
+{% if block.comparison.many %}
+{% call arms_table(block, false) %}{{ above }}{% endcall %}
+<details><summary>Every run ({{ block.comparison.runs | length }})</summary>
+{% call arms_table(block, true) %}Every run is shown, below its arm.{% endcall %}
+</details>
+{% else %}
+{% call arms_table(block, true) %}Every run is shown. {{ above }}{% endcall %}
+{% endif %}
+{% if block.comparison not in section.with_ratios %}
+<p class="soft">No speed-up stands here: ratios with intervals take three runs or more of ddp, or of
+study.baseline, and of another arm.</p>
+{% endif %}
+<div class="figures">
+{% for _ in block.figures %}
+{{ page.figure(pictures[figure.place], [(place, "")]) }}
+{% set figure.place = figure.place + 1 %}
+{% endfor %}
+</div>
+<h3 class="apart">Configuration</h3>
+<details><summary>What all runs have in common ({{ block.common | length }} settings)</summary>
+<ul class="settings">
+{% for key, value in block.common.items() %}
+<li><code>{{ key }}={{ value }}</code></li>
+{% endfor %}
+</ul></details>
+<details><summary>What sets each arm and each run apart</summary>
+<div class="wide" role="region" aria-label="Settings of arms and runs" tabindex="0">
+<table class="sortable"><thead><tr><th scope="col">Arm and runs</th>
+<th scope="col" class="text">Settings beyond the common ones</th></tr></thead>
+{% for arm, settings, runs in block.settings() %}
+<tbody>
+<tr class="arm"><th scope="row">{{ arm.label }}</th><td class="text">
+{% for key, value in settings.items() %}<code>{{ key }}={{ value }}</code> {% else %}none{% endfor %}
+</td></tr>
+{% for run, of_run in runs %}
+<tr><th scope="row" class="run"><code>{{ run.run_id }}</code></th><td class="text settings-of">
+{% for key, value in of_run.items() %}<code>{{ key }}={{ value }}</code> {% endfor %}</td></tr>
+{% endfor %}
+</tbody>
+{% endfor %}
+</table></div></details>
+{{ page.commands(place, block.comparison.arms | map(attribute="runs") | list) }}
+</section>
+{% endfor %}
+"""
     crossing_words = staticmethod(crossing_words)
     interval_words = staticmethod(interval_words)
     notes_of = staticmethod(notes_of)
@@ -108,37 +272,29 @@ class ComparisonSection(Section):
     @cached_property
     def blocks(self) -> list["ComparisonBlock"]:
         """One for each comparison as configured."""
-        blocks, first = [], 0
-        for comparison, title in zip(self.results.configured, self.results.titles, strict=True):
-            block = ComparisonBlock(comparison, title, first)
-            first += len(block.figures)
-            blocks.append(block)
-        return blocks
+        titled = list(zip(self.results.configured, self.results.titles, strict=True))
+        return [
+            ComparisonBlock(comparison, title, f"{number}_" if len(titled) > 1 else "")
+            for number, (comparison, title) in enumerate(titled, 1)
+        ]
 
     def plots(self) -> list[Plot]:
-        several = len(self.blocks) > 1
-        return [
-            figure.plot(block.shown, f"{number}_" if several else "")
-            for number, block in enumerate(self.blocks, 1)
-            for figure in block.figures
-        ]
+        return [figure for block in self.blocks for figure in block.figures]
 
 
 class ComparisonBlock:
-    """A comparison as the page shows it. `first`: place of its first figure among those of the section."""
+    """A comparison as the page shows it. `prefix`: of the names of its figures."""
 
-    def __init__(self, comparison: Comparison, title: str, first: int) -> None:
+    def __init__(self, comparison: Comparison, title: str, prefix: str) -> None:
         self.comparison, self.title = comparison, title
-        self.shown = shown(comparison)
-        self.figures = figures(self.shown)
-        self.places = range(first, first + len(self.figures))
-        self.facts = facts_of(self.shown)
+        beside = shown(comparison)
+        self.figures = figures(beside, prefix)
+        self.facts = facts_of(beside)
         self.warnings = warnings_of(comparison)
-        self.lines: list[ArmLine] = headline(self.shown)
+        self.lines = [arm_line(arm) for arm in beside.arms]
         self.common = common_settings(comparison.runs)
         # What holds for all runs stands once above the table, not in every line.
-        self.mixed = len({bool(run.timing_reasons) for run in self.shown.runs}) > 1
-        self.apart = [run for run in comparison.runs if run.role == ONE_CORE]
+        self.mixed = len({bool(run.timing_reasons) for run in beside.runs}) > 1
 
     def settings(self) -> Iterator[tuple[Arm, dict[str, str], list[tuple[Run, dict[str, str]]]]]:
         """Each arm with its settings beyond the common ones, and each of its runs with those beyond these."""
@@ -146,170 +302,3 @@ class ComparisonBlock:
             shared = common_settings(arm.runs)
             of_arm = {key: value for key, value in shared.items() if key not in self.common}
             yield arm, of_arm, [(run, own_settings(run, shared)) for run in arm.runs]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ComparisonFigure:
-    """A figure of one comparison. `kind`: its file name without ending and prefix; `table`: its CSV file.
-
-    `describe` puts one arm of the figure into words. `caption_of_many` stands in for `caption` where there
-    are too many runs to show each.
-    """
-
-    kind: str
-    title: str
-    caption: str
-    table: str
-    draw: "Callable[[Comparison], Figure]"
-    describe: Callable[[Arm], str]
-    caption_of_many: str = ""
-
-    def plot(self, comparison: Comparison, prefix: str) -> Plot:
-        """The figure of `comparison`, with `prefix` before its file name."""
-        corner = simulation_errors.where(comparison.world, comparison.size)
-        arms = "; ".join(f"{arm.label}: {self.describe(arm)}" for arm in comparison.arms)
-        return Plot(
-            kind=self.kind,
-            file=f"{prefix}{self.kind}",
-            title=self.title,
-            caption=(comparison.many and self.caption_of_many) or self.caption,
-            table=self.table,
-            corner=corner,
-            draw=partial(self.draw, comparison),
-            alternative=f"{self.title} ({corner}). {arms}.",
-        )
-
-
-def figures(comparison: Comparison) -> list[ComparisonFigure]:
-    """The figures that `comparison` has something to show in, in reading order."""
-    metric = comparison.metric
-    evaluated = any(math.isfinite(metric.of(row)) for run in comparison.runs for row in run.evaluations)
-    sent = any(math.isfinite(point.y) for run in comparison.runs for point in run.points(BYTES))
-    time, samples, bytes_sent = _curves(metric)
-    return [
-        *([time, samples] if evaluated else []),
-        *([bytes_sent] if sent else []),
-        *([TIME_TO_TARGET] if comparison.targets else []),
-        *([TIME_PARTS] if any(mean_parts(arm) for arm in comparison.arms) else []),
-        *([RANKS] if is_uneven(comparison) else []),
-    ]
-
-
-def _draw_curves(comparison: Comparison, x: str, label: str) -> "Figure":
-    from ..plots.curves import curves
-
-    return curves(comparison, x, label)
-
-
-def _draw_target(comparison: Comparison) -> "Figure":
-    from ..plots.strip_plot import target_strip
-
-    return target_strip(comparison)
-
-
-def _draw_parts(comparison: Comparison) -> "Figure":
-    from ..plots.strip_plot import time_parts
-
-    return time_parts(comparison)
-
-
-def _range(values: Sequence[float | None], say: Callable[[float], str]) -> str:
-    finite = [value for value in values if value is not None and math.isfinite(value)]
-    if not finite:
-        return "nothing recorded"
-    low, high = say(min(finite)), say(max(finite))
-    return low if low == high else f"{low} to {high}"
-
-
-def _describe_final(arm: Arm) -> str:
-    finals = _range([run.final for run in arm.runs], words.share)
-    return f"{words.count(len(arm.runs), 'run')}, final {arm.runs[0].judged_by.name} {finals}"
-
-
-def _describe_target(arm: Arm) -> str:
-    times = [run.crossing.scored_s for run in arm.reached if run.crossing]
-    reached = f"{len(times)} of {len(arm.counted)} reached the target"
-    return f"{reached}, in {_range(times, words.seconds)}" if times else reached
-
-
-def _describe_parts(arm: Arm) -> str:
-    parts = mean_parts(arm)
-    return ", ".join(f"{part} {words.seconds(value)}" for part, value in parts.items()) or "nothing recorded"
-
-
-def _describe_cost(arm: Arm) -> str:
-    ends = [points[-1] for run in arm.runs if (points := run.points(BYTES))]
-    if not ends:
-        return "nothing recorded"
-    finals = _range([point.y for point in ends], words.share)
-    sent = _range([point.x for point in ends], words.size)
-    return f"final {arm.runs[0].judged_by.name} {finals} for {sent}"
-
-
-def _describe_ranks(arm: Arm) -> str:
-    of_rank = [value for run in arm.complete for value in shares(run)]
-    waiting = [value for run in arm.complete for value in waited(run)]
-    given = f"{_range(of_rank, lambda value: f'{value:.3g}')} times an equal share" if of_rank else ""
-    idle = f"waiting {_range(waiting, lambda value: f'{value:.1%}')} of the training time" if waiting else ""
-    return ", ".join(text for text in (given, idle) if text) or "nothing recorded"
-
-
-def _curves(metric: Metric) -> tuple[ComparisonFigure, ComparisonFigure, ComparisonFigure]:
-    """The metric over training time, over samples and over bytes between nodes."""
-    return (
-        ComparisonFigure(
-            kind=f"{metric.key}_time",
-            title=f"{metric.title} against training time",
-            caption="Thin: every run. Bold: median over runs at equal evaluations. ×: a run ended early.",
-            caption_of_many=f"{BAND} ×: a run ended early.",
-            table="evaluations",
-            draw=partial(_draw_curves, x="train_s", label="training time T_train in seconds"),
-            describe=_describe_final,
-        ),
-        ComparisonFigure(
-            kind=f"{metric.key}_samples",
-            title=f"{metric.title} against samples",
-            caption="The same curves per training sample: what a strategy costs in statistics, not in time.",
-            table="evaluations",
-            draw=partial(_draw_curves, x="samples", label="training samples, all ranks together"),
-            describe=_describe_final,
-        ),
-        ComparisonFigure(
-            kind=f"{metric.key}_bytes",
-            title=f"{metric.title} against bytes between nodes",
-            caption="The same curves over the payload that all ranks had handed to collectives between nodes,"
-            " so far, in training alone. Evaluations before the first such byte have no place here.",
-            table="evaluations",
-            draw=partial(_draw_curves, x=BYTES, label=BYTES_LABEL),
-            describe=_describe_cost,
-        ),
-    )
-
-
-TIME_TO_TARGET = ComparisonFigure(
-    kind="time_to_target",
-    title="Time to target",
-    caption="A mark per run at the scored time; the bar spans the two evaluations between which the run"
-    " crossed the target. The upright line is the geometric mean, drawn only if all runs reached it.",
-    table="runs",
-    draw=_draw_target,
-    describe=_describe_target,
-)
-TIME_PARTS = ComparisonFigure(
-    kind="parts",
-    title="Where the time went",
-    caption="Training time split into parts: mean over ranks, then over an arm's finished runs."
-    " Exposed: transfers that training stood still for. Waiting: for slower ranks.",
-    table="runs",
-    draw=_draw_parts,
-    describe=_describe_parts,
-)
-RANKS = ComparisonFigure(
-    kind="ranks",
-    title="Shares and waiting of each rank",
-    caption="Means over an arm's finished runs, rank 0 on top. Left: samples of a rank as times an equal"
-    " share, where the strategy tells; dotted: equal. Right: waiting for other ranks.",
-    table="ranks",
-    draw=ranks.draw,
-    describe=_describe_ranks,
-)

@@ -1,22 +1,23 @@
-"""Section: all runs, evaluations and arms as tables; what is wrong with runs, and where they ran."""
+"""Section: all runs, evaluations, arms and uneven ranks as tables; what is wrong with runs; machines."""
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
-from ...records.target_crossing import best, crossing
+from ...records.target_crossing import best
 from ..data.arms import Arm, Comparison, metrics_of, walk, who
 from ..data.load import PARTS, Run
 from ..data.means import bytes_mean, final_mean, rate_mean, target_mean, train_mean
 from ..data.metric import Metric, columns
+from ..data.rank_times import by_rank, is_uneven, shares
 from ..data.run_files import LINKS
-from ..section import Rows, Section
+from ..section import Rows, Section, with_rows
 
 Environments = list[tuple[list[str], list[tuple[str, str]]]]
 
 
 class RunSection(Section):
-    """Tables `runs`, `evaluations` and `arms`; on the page runs in trouble, resumed, copied or damaged."""
+    """Tables `runs`, `evaluations`, `arms` and `ranks`; on the page what went wrong, and environments."""
 
     order = 90
     template = """
@@ -105,9 +106,11 @@ time.</p>
 
     def tables(self) -> dict[str, Rows]:
         """`runs`: a row per run directory, failed ones included; `evaluations`: a row per surviving
-        evaluation of every run; `arms`: a row per arm of every size and assumption."""
+        evaluation of every run; `arms`: a row per arm of every size and assumption; `ranks`: a row per rank
+        of every run of an uneven comparison."""
         comparisons = self.results.comparisons
         metrics = metrics_of(comparisons)
+        uneven = [comparison for comparison in self.results.configured if is_uneven(comparison)]
         return {
             "runs": [_run_row(comparison, arm, run, metrics) for comparison, arm, run in walk(comparisons)],
             "evaluations": [
@@ -118,6 +121,7 @@ time.</p>
             "arms": [
                 _arm_row(comparison, arm, metrics) for comparison in comparisons for arm in comparison.arms
             ],
+            **with_rows(ranks=[row for members in walk(uneven) for row in _rank_rows(*members)]),
         }
 
 
@@ -129,6 +133,17 @@ def _environment_facts(environment: dict[str, Any]) -> list[tuple[str, str]]:
         known = [", ".join(f"{name} {rank[name]}" for name in fields if name in rank) for rank in ranks]
         facts.append(("ranks", "; ".join(known)))
     return facts
+
+
+def _rank_rows(comparison: Comparison, arm: Arm, run: Run) -> list[dict[str, Any]]:
+    of_rank = shares(run)
+    return [
+        who(comparison, arm, run)
+        | {"rank": rank, "train_s": times.get("train_s")}
+        | {f"{part}_s": times.get(f"{part}_s") for part in PARTS}
+        | {"times_equal_share": of_rank[rank] if of_rank else None}
+        for rank, times in enumerate(by_rank(run))
+    ]
 
 
 def _evaluation_fields(metrics: Sequence[Metric]) -> tuple[str, ...]:
@@ -160,13 +175,6 @@ def _arm_row(comparison: Comparison, arm: Arm, metrics: Sequence[Metric]) -> dic
     }
 
 
-def _stamp_s(run: Run, which: Literal["confirmed", "for_good"]) -> float | None:
-    if run.target is None:
-        return None
-    met = crossing(run.evaluations, run.target, which, metric=run.metric)
-    return met.stamp_s if met else None
-
-
 def _run_row(comparison: Comparison, arm: Arm, run: Run, metrics: Sequence[Metric]) -> dict[str, Any]:
     first, summary, top = run.crossing, run.summary, best(run.evaluations, run.judged_by.key)
     ring_bytes = summary.get("ring_bytes") or {}
@@ -181,8 +189,6 @@ def _run_row(comparison: Comparison, arm: Arm, run: Run, metrics: Sequence[Metri
         "to_target_s": first.scored_s if first else None,
         "to_target_samples": first.scored_samples if first else None,
         "to_target_wall_s": first.wall_s if first else None,
-        "confirmed_stamp_s": _stamp_s(run, "confirmed"),
-        "for_good_stamp_s": _stamp_s(run, "for_good"),
         "evaluations": len(run.evaluations),
         "train_s": run.train_s,
         "samples": run.samples,

@@ -1,7 +1,5 @@
 """Section: whether the order of the arms depends on assumptions, from their times under each of them."""
 
-import math
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,11 +9,10 @@ from .. import words
 from ..data.arms import Arm, Comparison, natural
 from ..data.load import Run
 from ..data.means import geometric_mean
-from ..data.metric import target_words
 from ..plots.arm_style import look
 from ..plots.pictures import Plot
-from ..ranking import AS_CONFIGURED, Times, at, lasting_words, ranking_words, tiers
-from ..section import Rows, Section, one_each, with_rows
+from ..ranking import AS_CONFIGURED, Times, ranking_words
+from ..section import Rows, Section, looks_of, one_each, with_rows
 from ..simulation_errors import where
 
 if TYPE_CHECKING:
@@ -26,234 +23,104 @@ CAPTION = (
     "Strong mark: as configured. Faint marks: under each assumption alone. The line spans them all. Dotted:"
     " the baseline, which is faster than all marks left of it."
 )
-TARGET = "time to target"
-TRAIN = "training time"
-PER_SAMPLE = "training time per sample"
-NOTHING = "no common measure"
-OTHER_SEEDS = "not all of the seeds that others have finished"
-VALIDITY = "simulated: "  # how the label begins that says what modelled times rest on
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measure:
-    """The number compared: its name, a sentence about it, and the unit behind its seconds."""
-
-    name: str
-    note: str
-    unit: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AssumedTime:
-    """An arm under one assumption: the geometric mean over `runs` runs in seconds, or None and why."""
-
-    runs: int
-    seconds: float | None
-    why: str = ""
+TARGET, TRAIN, PER_SAMPLE = "time to target", "training time", "training time per sample"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SizeTable:
-    """One size of a study. `arms`: label and index of the look, `arms[0]` is the baseline."""
+    """One size of a study under its assumptions. `measure`: what is compared.
 
-    world: str
-    size: str
+    `seconds`: by arm and assumption, geometric means over runs, None where one of these is missing, did not
+    finish or missed the target. `arms`: label and index of the look; the first one is the baseline.
+    """
+
+    comparison: Comparison
     assumptions: list[str]
     arms: dict[str, int]
-    measure: Measure
-    points: dict[tuple[str, str], AssumedTime]
+    measure: str
+    seconds: dict[str, dict[str, float | None]]
     runs: list[Run]
-    labels: dict[str, list[str]]
 
     @property
     def baseline(self) -> str:
         """What the others are relative to: the first arm of ddp, or the first arm if there is none."""
         return next(iter(self.arms))
 
-    def relative(self, arm: str, assumption: str) -> float | None:
-        """How many times as fast as the baseline `arm` is; None if either has no time."""
-        seconds, base = self.points[arm, assumption].seconds, self.points[self.baseline, assumption].seconds
-        return None if seconds is None or base is None else base / seconds
+    def speeds(self, arm: str) -> dict[str, float]:
+        """How many times as fast as the baseline `arm` is, by assumption, where both have a time."""
+        bases = self.seconds[self.baseline]
+        return {
+            name: base / time for name, time in self.seconds[arm].items() if time and (base := bases[name])
+        }
 
     @cached_property
     def times(self) -> Times:
         """The arms that have a time everywhere: those that can be ranked."""
-        complete: dict[str, dict[str, float]] = {}
-        for arm in self.arms:
-            times = {assumption: self.points[arm, assumption].seconds for assumption in self.assumptions}
-            known = {assumption: value for assumption, value in times.items() if value is not None}
-            if len(known) == len(times):
-                complete[arm] = known
-        return complete
-
-    @property
-    def ranked(self) -> bool:
-        """Whether some arms have an order."""
-        return len(tiers(self.times)) > 1
-
-    @property
-    def ranking(self) -> str:
-        """The tiers in words, fastest first."""
-        return ranking_words(self.times)
-
-    @property
-    def unranked(self) -> list[str]:
-        """Why an arm is not ranked, a sentence for each that is not."""
-        sentences = []
-        for arm in self.arms:
-            missing: dict[str, list[str]] = defaultdict(list)
-            for assumption in self.assumptions:
-                if why := self.points[arm, assumption].why:
-                    missing[why].append(assumption)
-            if missing:
-                reasons = [f"{why} {at('under', assumptions)}" for why, assumptions in missing.items()]
-                sentences.append(f"{arm}: {'; '.join(reasons)}")
-        return sentences
-
-    @property
-    def shared_labels(self) -> list[str]:
-        """What modelled times rest on, and the labels that all arms have."""
-        every = dict.fromkeys(label for labels in self.labels.values() for label in labels)
-        return [
-            label
-            for label in every
-            if label.startswith(VALIDITY) or all(label in labels for labels in self.labels.values())
-        ]
-
-    def own_labels(self, arm: str) -> list[str]:
-        """The other labels of an arm's runs."""
-        return [label for label in self.labels[arm] if label not in self.shared_labels]
+        return {
+            arm: {assumption: time for assumption, time in times.items() if time}
+            for arm, times in self.seconds.items()
+            if all(times.values())
+        }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sensitivity:
-    """A study with assumptions, in one world. `plain`: sizes that were run as configured only."""
-
-    study: str
-    model: str
-    dataset: str
-    world: str
-    tables: list[SizeTable]
-    plain: list[str]
-
-    @property
-    def runs(self) -> list[Run]:
-        return [run for table in self.tables for run in table.runs]
-
-    @property
-    def extrapolated(self) -> int:
-        """How many of the runs model more ranks than their cluster's numbers were ever tested for."""
-        return sum(
-            any(label.startswith(f"{VALIDITY}extrapolated") for label in run.labels) for run in self.runs
-        )
-
-    @property
-    def lasting(self) -> str:
-        """What holds over all sizes and assumptions, in words."""
-        return lasting_words({table.size: table.times for table in self.tables})
-
-
-def sensitivities(comparisons: Iterable[Comparison]) -> list[Sensitivity]:
-    """One for each study, model, dataset and world with runs under assumptions; empty if none has."""
-    groups: dict[tuple[str, str, str, str], dict[str, list[Comparison]]] = {}
+def size_tables(comparisons: Iterable[Comparison]) -> list[list[SizeTable]]:
+    """Those of each study, model, dataset and world with runs under assumptions; empty if none has."""
+    groups: dict[tuple[str, ...], dict[str, list[Comparison]]] = {}
     for c in comparisons:
-        sizes = groups.setdefault((c.study, c.model, c.dataset, c.world), {})
-        sizes.setdefault(c.size, []).append(c)
-    made = []
-    for (study, model, dataset, world), sizes in groups.items():
-        plain = [size for size, members in sizes.items() if not any(c.assumption for c in members)]
-        tables = [size_table(world, size, members) for size, members in sizes.items() if size not in plain]
-        place = dict(study=study, model=model, dataset=dataset, world=world)
-        if tables:
-            made.append(Sensitivity(**place, tables=tables, plain=plain))
-    return made
+        groups.setdefault((c.study, c.model, c.dataset, c.world), {}).setdefault(c.size, []).append(c)
+    made = [
+        [_size_table(members) for members in sizes.values() if any(c.assumption for c in members)]
+        for sizes in groups.values()
+    ]
+    return [tables for tables in made if tables]
 
 
-def size_table(world: str, size: str, comparisons: Sequence[Comparison]) -> SizeTable:
-    """The times at one size; `comparisons` are those of its assumptions."""
+def _size_table(comparisons: Sequence[Comparison]) -> SizeTable:
+    """`comparisons`: those of the assumptions of one size."""
     runs = [run for comparison in comparisons for run in comparison.runs]
-    everywhere = [arm for comparison in comparisons for arm in comparison.arms]
-    # As in the comparisons, the baseline first, also if it ran under assumptions only.
-    ordered = sorted(everywhere, key=lambda arm: arm.runs[0].strategy != "ddp")
-    arms = {arm.label: arm.index for arm in ordered}
+    arms = looks_of(comparisons)
     there = {(arm.label, c.assumption): arm for c in comparisons for arm in c.arms}
     assumptions = sorted({AS_CONFIGURED} | {c.assumption for c in comparisons}, key=natural)
     measure = _measure(runs)
-    repeats = {_repeat(run) for run in runs}
+    seeds = {str(run.seed) for run in runs}
     return SizeTable(
-        world=world,
-        size=size,
+        comparison=comparisons[0],
         assumptions=assumptions,
         arms=arms,
         measure=measure,
-        points={
-            (label, assumption): _point(there.get((label, assumption)), measure, repeats)
+        seconds={
+            label: {name: _seconds(there.get((label, name)), measure, seeds) for name in assumptions}
             for label in arms
-            for assumption in assumptions
         },
         runs=runs,
-        labels={label: _labels([arm for arm in everywhere if arm.label == label]) for label in arms},
     )
 
 
-def _measure(runs: Sequence[Run]) -> Measure:
-    targets = {None if run.target is None else (run.metric, run.target) for run in runs}
-    if len(targets) > 1:
-        return Measure(name=NOTHING, note="Runs have different targets: nothing is compared.")
-    (target,) = targets
-    if target is not None:
-        return Measure(name=TARGET, note=f"Compared is the scored time to {target_words(*target)}.")
-    done = sorted({run.samples for run in runs if run.state == "finished" and run.samples})
-    if len(done) > 1:
-        span = f"{done[0]:,.0f} to {done[-1]:,.0f}"
-        return Measure(
-            name=PER_SAMPLE,
-            note=f"Compared is the training time per sample: the runs trained on {span} samples.",
-            unit=" a sample",
-        )
-    work = f"{done[0]:,.0f} samples in every run" if done else "no run finished"
-    return Measure(name=TRAIN, note=f"Compared is the training time of equal work: {work}.")
+def _measure(runs: Sequence[Run]) -> str:
+    """The number compared: what all runs have in common."""
+    if len({(run.metric, run.target) for run in runs}) == 1 and runs[0].target is not None:
+        return TARGET
+    done = {run.samples for run in runs if run.state == "finished" and run.samples}
+    return PER_SAMPLE if len(done) > 1 else TRAIN
 
 
-def _repeat(run: Run) -> tuple[Any, Any]:
-    """Which repetition a run is: arms are compared over the same ones."""
-    return run.seed, (run.config.get("run") or {}).get("repeat")
+def _seconds(arm: Arm | None, measure: str, seeds: set[str]) -> float | None:
+    """Geometric mean over an arm's runs, in `measure`; None unless it has a run of all `seeds`."""
+    if arm is None or (measure == TARGET and len(arm.reached) < len(arm.counted)):
+        return None
+    runs = arm.reached if measure == TARGET else arm.complete
+    times = [_time(run, measure) or 0.0 for run in runs]
+    if {str(run.seed) for run in runs} != seeds or not all(time > 0 for time in times):
+        return None
+    return geometric_mean(times) if len(times) > 1 else times[0]
 
 
-def _point(arm: Arm | None, measure: Measure, repeats: set[tuple[Any, Any]]) -> AssumedTime:
-    if measure.name == NOTHING:
-        return AssumedTime(runs=0, seconds=None, why="no target in common with the other runs")
-    if measure.name == TARGET:
-        if arm is None or not arm.counted:
-            return AssumedTime(runs=0, seconds=None, why="no finished run")
-        if len(arm.reached) < len(arm.counted):
-            return AssumedTime(runs=len(arm.counted), seconds=None, why="not all runs reached the target")
-        if {_repeat(run) for run in arm.reached} != repeats:
-            return AssumedTime(runs=len(arm.reached), seconds=None, why=OTHER_SEEDS)
-        return _mean([run.crossing.scored_s for run in arm.reached if run.crossing])
-    if arm is None or not arm.complete:
-        return AssumedTime(runs=0, seconds=None, why="no finished run")
-    if {_repeat(run) for run in arm.complete} != repeats:
-        return AssumedTime(runs=len(arm.complete), seconds=None, why=OTHER_SEEDS)
-    return _mean([_train_s(run, measure) for run in arm.complete])
-
-
-def _train_s(run: Run, measure: Measure) -> float | None:
-    if measure.name == TRAIN or run.train_s is None:
+def _time(run: Run, measure: str) -> float | None:
+    if measure == TARGET:
+        return run.crossing.scored_s if run.crossing else None
+    if measure == TRAIN or run.train_s is None:
         return run.train_s
     return run.train_s / run.samples if run.samples else None
-
-
-def _mean(values: Sequence[float | None]) -> AssumedTime:
-    (first, *others) = values
-    value = geometric_mean(values) if others else first
-    if value is None or not (math.isfinite(value) and value > 0):
-        return AssumedTime(runs=len(values), seconds=None, why="no time recorded")
-    return AssumedTime(runs=len(values), seconds=value)
-
-
-def _labels(arms: Sequence[Arm]) -> list[str]:
-    return list(dict.fromkeys(label for arm in arms for run in arm.runs for label in run.labels))
 
 
 class SensitivitySection(Section):
@@ -262,57 +129,38 @@ class SensitivitySection(Section):
     order = 80
     template = """
 {% set drawn = namespace(count=0) %}
-{% for sensitivity in section.sensitivities %}
+{% for tables in section.studies %}
 {% set place = "commands-assumed-" ~ loop.index %}
+{% set runs = tables | map(attribute="runs") | sum(start=[]) %}
 <section>
-<h2>Does the ranking depend on assumptions? {{ page.workload(sensitivity) }}</h2>
-{% set number = words.count(sensitivity.runs | length, "run") %}
-{% if sensitivity.extrapolated %}
-<p><strong>Extrapolated: {{ sensitivity.extrapolated }} of {{ number }}</strong> go far beyond what was
-compared with measured times; the labels beside each table say how far.</p>
-{% endif %}
+<h2>Does the ranking depend on assumptions? {{ page.workload(tables[0].comparison) }}</h2>
 <p>Every arm ran as configured and again under each assumption, one at a time. Two arms are ordered only where
 the order is the same at all these points, by at least 1 % of the time.</p>
-<p>{{ sensitivity.lasting }}</p>
-{% if sensitivity.plain %}
-{% set sizes = sensitivity.plain | map("default", "runs without a size", true) | list %}
-<p class="soft">Run as configured only, so nothing is known of their ranking: {{ words.listed(sizes) }}.</p>
+{% for table in tables %}
+{% set size = table.comparison.size %}
+{% if size %}
+<h3 class="size">{{ size }}</h3>
 {% endif %}
-{% for table in sensitivity.tables %}
-{% if table.size %}
-<h3 class="size">{{ table.size }}</h3>
-{% endif %}
-{% if table.ranked %}
-<p>Fastest first: <strong>{{ table.ranking }}</strong>.</p>
-{% else %}
-<p>{{ table.ranking[0] | upper }}{{ table.ranking[1:] }}.</p>
-{% endif %}
-{% if table.unranked %}
-<p class="soft">Not ranked:</p>
-<ul class="soft">
-{% for sentence in table.unranked %}
-<li>{{ sentence }}</li>
-{% endfor %}
-</ul>
-{% endif %}
-<div class="wide" role="region" tabindex="0"
-aria-label="Arms under assumptions{{ ", " ~ table.size if table.size }}">
+<p>Fastest first: <strong>{{ section.ranking_words(table.times) }}</strong>.
+{% if table.times | length < table.arms | length %}
+Not ranked are arms of which a run is missing, did not finish or missed the target.
+{% endif %}</p>
+<div class="wide" role="region" tabindex="0" aria-label="Arms under assumptions{{ ", " ~ size if size }}">
 <table class="sortable">
-<caption>{{ table.measure.note }} The first column of numbers is that of {{ table.baseline }}; the others
-say how many times as fast an arm is, geometric means where there are several runs.
-{% if table.shared_labels %}<br>{{ page.chips(table.shared_labels) }}{% endif %}</caption>
+<caption>Compared is the {{ table.measure }}. The first column of numbers is that of {{ table.baseline }};
+the others say how many times as fast an arm is, geometric means where there are several runs.
+{{ page.chips(table.runs | map(attribute="labels") | sum(start=[]) | unique) }}</caption>
 <thead><tr><th scope="col">Assumption</th>
 {% for arm, index in table.arms.items() %}
-<th scope="col">{{ swatch(index) }}{{ arm }}{% if loop.first %} (time{{ table.measure.unit }}){% endif %}
-{% if table.own_labels(arm) %}<br>{{ page.chips(table.own_labels(arm)) }}{% endif %}</th>
+<th scope="col">{{ swatch(index) }}{{ arm }}</th>
 {% endfor %}
 </tr></thead>
 <tbody>
 {% for assumption in table.assumptions %}
 <tr{% if not assumption %} class="arm"{% endif %}><th scope="row">{{ assumption or "as configured" }}</th>
 {% for arm in table.arms %}
-<td>{% if loop.first %}{{ words.seconds(table.points[arm, assumption].seconds) }}
-{%- else %}{{ words.ratio(table.relative(arm, assumption)) }}{% endif %}
+<td>{% if loop.first %}{{ words.seconds(table.seconds[arm][assumption]) }}
+{%- else %}{{ words.ratio(table.speeds(arm).get(assumption)) }}{% endif %}
 </td>
 {% endfor %}
 </tr>
@@ -326,34 +174,31 @@ say how many times as fast an arm is, geometric means where there are several ru
 </div>
 {% endfor %}
 <h3 class="apart">Configuration</h3>
-{{ page.commands(place, sensitivity.runs | groupby("strategy") | map(attribute="list") | list) }}
+{{ page.commands(place, runs | groupby("strategy") | map(attribute="list") | list) }}
 </section>
 {% endfor %}
 """
 
+    ranking_words = staticmethod(ranking_words)
+
     @cached_property
-    def sensitivities(self) -> list[Sensitivity]:
-        return sensitivities(self.results.comparisons)
+    def studies(self) -> list[list[SizeTable]]:
+        return size_tables(self.results.comparisons)
 
     def tables(self) -> dict[str, Rows]:
         """`sensitivity`: a row per size, assumption and arm; `relative`: times as fast as the baseline."""
         return with_rows(
             sensitivity=[
                 {
-                    "study": sensitivity.study,
-                    "model": sensitivity.model,
-                    "dataset": sensitivity.dataset,
-                    "world": sensitivity.world,
-                    "size": table.size,
+                    **table.comparison.place,
                     "assumption": assumption,
                     "arm": arm,
-                    "runs": table.points[arm, assumption].runs,
-                    "seconds": table.points[arm, assumption].seconds,
-                    "relative": table.relative(arm, assumption),
-                    "measure": table.measure.name,
+                    "seconds": table.seconds[arm][assumption],
+                    "relative": table.speeds(arm).get(assumption),
+                    "measure": table.measure,
                 }
-                for sensitivity in self.sensitivities
-                for table in sensitivity.tables
+                for tables in self.studies
+                for table in tables
                 for assumption in table.assumptions
                 for arm in table.arms
             ]
@@ -362,10 +207,10 @@ say how many times as fast an arm is, geometric means where there are several ru
     def plots(self) -> list[Plot]:
         return one_each(
             "sensitivity",
-            [table for sensitivity in self.sensitivities for table in sensitivity.tables],
+            [table for tables in self.studies for table in tables],
             title=TITLE,
             caption=CAPTION,
-            corner=lambda table: where(table.world, table.size),
+            corner=lambda table: where(table.comparison.world, table.comparison.size),
             draw=draw,
             alternative=alternative,
         )
@@ -373,66 +218,32 @@ say how many times as fast an arm is, geometric means where there are several ru
 
 def draw(table: SizeTable) -> "Figure":
     """Speed relative to the baseline, a row for each arm; the baseline itself is the dotted line."""
-    from matplotlib.lines import Line2D
-
     from ..plots.strip_plot import strips
     from ..plots.style import numbers, plain, short
 
-    figure, axes = strips(list(table.arms), extra=0.35)
+    figure, axes = strips(list(table.arms))
     axes.axvline(1, color="#444444", linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
     for row, (arm, index) in enumerate(table.arms.items()):
-        style = look(index)
-        of_arm = speeds(table, arm)
-        if not of_arm:
-            axes.annotate(
-                "nothing to show", (0.01, row), xycoords=("axes fraction", "data"), va="center", fontsize=8.5
-            )
-            continue
-        axes.plot([min(of_arm.values()), max(of_arm.values())], [row, row], color=style.colour, linewidth=1.6)
-        for assumption, value in of_arm.items():
-            if assumption != AS_CONFIGURED:
-                axes.plot(value, row, style.marker, color=style.colour, markersize=6.5, alpha=0.35)
-        if AS_CONFIGURED in of_arm:
-            axes.plot(
-                of_arm[AS_CONFIGURED],
-                row,
-                style.marker,
-                color=style.colour,
-                markersize=9,
-                markeredgecolor="white",
-                zorder=4,
-            )
+        style, speeds = look(index), table.speeds(arm)
+        if speeds:
+            axes.plot([min(speeds.values()), max(speeds.values())], [row, row], color=style.colour)
+        for assumption, value in speeds.items():
+            strong: Any = {"markersize": 9, "markeredgecolor": "white", "zorder": 4}
+            faint: Any = {"markersize": 6.5, "alpha": 0.35}
+            mark = strong if assumption == AS_CONFIGURED else faint
+            axes.plot(value, row, style.marker, color=style.colour, **mark)
     axes.margins(x=0.08)
     axes.set_xlabel(f"times as fast as {plain(short(table.baseline, 40))}")
     axes.xaxis.set_major_formatter(numbers())
-    grey: dict[str, Any] = {"linestyle": "", "marker": "o", "color": "#50555e"}
-    figure.legend(
-        handles=[
-            Line2D([], [], **grey, markersize=9, label="as configured"),
-            Line2D([], [], **grey, markersize=6.5, alpha=0.35, label="under one assumption each"),
-        ],
-        loc="outside lower left",
-        ncols=2,
-        frameon=False,
-    )
     return figure
-
-
-def speeds(table: SizeTable, arm: str) -> dict[str, float]:
-    """Relative speed of `arm` by assumption, where it has one."""
-    relative = {assumption: table.relative(arm, assumption) for assumption in table.assumptions}
-    return {assumption: value for assumption, value in relative.items() if value is not None}
 
 
 def alternative(table: SizeTable) -> str:
     """The figure in words, for readers who cannot see it."""
-    arms = "; ".join(f"{arm}: {_range(table, arm)}" for arm in table.arms)
-    return f"{TITLE} ({where(table.world, table.size)}), times as fast as {table.baseline}. {arms}."
-
-
-def _range(table: SizeTable, arm: str) -> str:
-    of_arm = speeds(table, arm)
-    if not of_arm:
-        return "nothing to show"
-    base = f"{words.ratio(of_arm[AS_CONFIGURED])} as configured, " if AS_CONFIGURED in of_arm else ""
-    return f"{base}{words.ratio(min(of_arm.values()))} to {words.ratio(max(of_arm.values()))} over all"
+    ranges = [
+        f"{arm}: {words.ratio(min(speeds.values()))} to {words.ratio(max(speeds.values()))}"
+        for arm in table.arms
+        if (speeds := table.speeds(arm))
+    ]
+    place = where(table.comparison.world, table.comparison.size)
+    return f"{TITLE} ({place}), times as fast as {table.baseline}. {'; '.join(ranges)}."

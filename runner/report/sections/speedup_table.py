@@ -84,6 +84,26 @@ Points of final {{ metric }}: arm minus baseline.</caption>
         """`speedups`: a row per arm and comparison."""
         return with_rows(speedups=speedup_rows(self.results.speedups))
 
+    def printed(self) -> dict[str, Rows]:
+        """`speedups`: the table of the page."""
+        return with_rows(
+            speedups=[
+                {
+                    "workload": self.title(speedups.comparison),
+                    "world": words.world(speedups.comparison.world),
+                    "baseline": speedups.baseline.label,
+                    "arm": line.label,
+                    "all work": line.fixed_work,
+                    "to the target": line.to_target,
+                    "throughput": line.throughput,
+                    "statistical efficiency": line.statistical,
+                    "final metric, points": line.quality,
+                }
+                for speedups in self.results.speedups
+                for line in cells(speedups)
+            ]
+        )
+
     def plots(self) -> list[Plot]:
         return one_each(
             "speedups",

@@ -82,8 +82,8 @@ def regret_words(arm: TunedArm) -> str:
 
 def _tuned_arm(comparison: Comparison, others: Comparison | None, arm: Arm) -> TunedArm:
     first = arm.runs[0]
-    own = [one for one in others.arms if not one.runs[0].role] if others else []
-    default = next((one for one in own if one.runs[0].arm_name == first.tuned), None)
+    candidates = [other for other in others.arms if not other.runs[0].role] if others else []
+    default = next((other for other in candidates if other.runs[0].arm_name == first.tuned), None)
     level = float(study_of(first, "level", 0.95))
     regret, bound, why = None, "", NO_DEFAULT
     if others is not None and default is not None:

@@ -86,18 +86,6 @@ def test_shares_say_where_training_time_went(make_run: Make, tmp_path: Path):
     assert row["efficiency_low"] < row["efficiency"] < row["efficiency_high"]
 
 
-@pytest.mark.parametrize("blocked", [{"intra": None}, {"intra": "x"}, {"inter": math.nan}, None])
-def test_an_odd_record_of_blocking_is_not_recorded(make_run: Make, tmp_path: Path, blocked: Any):
-    def odd(seed: int, config: Any, environment: Any, summary: dict[str, Any]) -> None:
-        if seed == 1:
-            summary["blocked_s"] = blocked
-
-    arms = usual()
-    arms["hsgd"] = replace(arms["hsgd"], edit=odd)
-    one = found(make_run, tmp_path, arms)
-    assert [line.shares is None for line in one.lines] == [False, True]
-
-
 def without_cores(seed: int, config: Any, environment: dict[str, Any], summary: Any) -> None:
     """The run of seed 2 did not record the cores of its rank."""
     if seed == 2:
@@ -167,12 +155,6 @@ def test_why_an_arm_is_not_in_the_matrix(make_run: Make, tmp_path: Path, changes
     assert f"Not in the matrix: hsgd ({why})." in one.sentence
 
 
-def test_one_core_may_lack_the_record_of_its_cores(make_run: Make, tmp_path: Path):
-    arms = usual()
-    arms["one core"] = replace(arms["one core"], edit=without_cores)
-    assert found(make_run, tmp_path, arms).left_out == ()
-
-
 @pytest.mark.parametrize(
     "status", [{"status": "timed_out"}, {"timing": {"valid": False, "reasons": ["its links were slower"]}}]
 )
@@ -195,18 +177,6 @@ def test_runs_that_did_not_do_their_work_or_do_not_count_are_left_out(
         pytest.approx(120 * mean(SPREADS["native"])),
         pytest.approx(360 * mean(SPREADS["hsgd"])),
     ]
-
-
-def test_ranks_of_one_host_have_its_cores_counted_once(make_run: Make, tmp_path: Path):
-    """Ranks bound to a core each say one core; together they are the host's."""
-
-    def bound(seed: int, config: Any, environment: dict[str, Any], summary: Any) -> None:
-        for rank, row in enumerate(environment["ranks"]):
-            row["cores"] = [rank]
-
-    arms = usual()
-    arms["hsgd"] = replace(arms["hsgd"], edit=bound)
-    assert found(make_run, tmp_path, arms).left_out == ()
 
 
 def test_cores_that_bound_ranks_leave_idle_count_too(make_run: Make, tmp_path: Path):
@@ -257,13 +227,6 @@ def test_where_an_arm_does_more_than_all_cores_no_headroom_is_told(make_run: Mak
     assert judged.conditions is not None
     assert judged.conditions.bound.value == 4, "no use of four cores is faster than four"
     assert any(reason.startswith("headroom not known: hsgd gets 18") for reason in judged.verdict.reasons)
-
-
-def test_an_arm_that_may_do_as_much_as_all_cores_leaves_no_headroom_below_one(make_run: Make, tmp_path: Path):
-    one = found(make_run, tmp_path, usual(native=404.0))
-    assert one.baseline.value > 1
-    assert one.no_headroom == "", "its interval reaches below 1"
-    assert one.baseline.headroom == 1
 
 
 def times_as_efficient(value: float) -> Claim:
@@ -411,12 +374,5 @@ def test_the_page_has_the_matrix_and_its_table(make_run: Make, tmp_path: Path):
     assert "Blocked between nodes" in page
     table = (tmp_path / "out" / "efficiency.csv").read_text().splitlines()
     assert len(table) == 3
-    assert "one core" not in (tmp_path / "out" / "headline.csv").read_text(), "it is no arm of the comparison"
+    assert "study.role=one_core" not in page[: page.index("Every run is shown")], "it is no arm"
     assert "one core" in (tmp_path / "out" / "runs.csv").read_text()
-
-
-def test_a_page_without_the_matrix_says_why(make_run: Make, tmp_path: Path):
-    arms = dict(STEADY) | {"one core": replace(STEADY["one core"], batch=1)}
-    made(make_run, tmp_path, arms)
-    page = report(tmp_path, tmp_path / "out").read_text()
-    assert "No computing efficiency: one core is no core of native" in page

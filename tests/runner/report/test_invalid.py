@@ -23,22 +23,21 @@ def checked(path: Path) -> Path:
     return path
 
 
-def test_an_invalid_run_counts_for_nothing_and_says_why(make_run: Make, tmp_path: Path) -> None:
-    run = load_run(checked(make_run(tmp_path, untimed=[REASON])), "place")
-    assert (run.invalid, run.counted, run.reason) == (True, False, REASON)
-    assert run.world == "local/modelled"
-
-
-def test_a_run_whose_checks_passed_counts(make_run: Make, tmp_path: Path) -> None:
-    run = load_run(checked(make_run(tmp_path)), "place")
-    assert (run.invalid, run.counted, run.reason) == (False, True, "")
-
-
-def test_a_run_without_such_checks_counts_whatever_its_times_are_worth(
-    make_run: Make, tmp_path: Path
+@pytest.mark.parametrize(
+    ("modelled", "untimed", "expected"),
+    [
+        (True, [REASON], (True, False, REASON, "local/modelled")),
+        (True, [], (False, True, "", "local/modelled")),
+        (False, ["4 ranks x 1 thread share 2 cores"], (False, True, "", "local")),
+    ],
+    ids=["failed checks", "passed checks", "no checks"],
+)
+def test_a_run_counts_unless_its_own_checks_failed(
+    make_run: Make, tmp_path: Path, modelled: bool, untimed: list[str], expected: tuple[object, ...]
 ) -> None:
-    run = load_run(make_run(tmp_path, untimed=["4 ranks x 1 thread share 2 cores"]), "place")
-    assert (run.invalid, run.counted, run.world) == (False, True, "local")
+    path = make_run(tmp_path, untimed=untimed)
+    run = load_run(checked(path) if modelled else path, "place")
+    assert (run.invalid, run.counted, run.reason, run.world) == expected
 
 
 @pytest.mark.parametrize("invalid", [False, True])

@@ -5,44 +5,38 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from many_runs import copies
 from matplotlib.collections import FillBetweenPolyCollection
 from sharing import compared
 
 from daso_bench.runner.report import build
-from daso_bench.runner.report.build import report
 from daso_bench.runner.report.data import arms
-from daso_bench.runner.report.data.arms import MANY_RUNS
-from daso_bench.runner.report.data.load import Point, find_runs
+from daso_bench.runner.report.data.load import Point
 from daso_bench.runner.report.plots.curves import curves, quartiles
-from daso_bench.runner.report.plots.pictures import Picture
 from daso_bench.runner.report.plots.style import drawing
 
 Make = Callable[..., Path]
-LIMIT = 5e6  # bytes of a page of 1,000 runs
-FIGURES = 1e6  # of them, for figures
+NAN = float("nan")
 
 
 def line(*values: float) -> list[Point]:
     return [Point(100 * place, 100 * place, value) for place, value in enumerate(values)]
 
 
-def test_the_band_is_the_middle_half_and_the_line_the_median() -> None:
-    runs = [line(value) for value in (0.1, 0.2, 0.3, 0.4, 0.9)]
-    assert quartiles(runs) == [(0, pytest.approx(0.2), pytest.approx(0.3), pytest.approx(0.4))]
-
-
-def test_the_band_ends_where_less_than_half_of_the_runs_go_on() -> None:
-    assert [place for place, *_ in quartiles([line(1, 1, 1, 1), line(1, 1), line(1, 1), line(1)])] == [0, 100]
-
-
-def test_a_nan_is_no_value_of_a_band() -> None:
-    assert quartiles([line(0.5, float("nan")), line(0.7, 0.9)])[1] == (100, 0.9, 0.9, 0.9)
-
-
-def test_nothing_has_no_band() -> None:
-    assert quartiles([]) == []
-    assert quartiles([line(float("nan"))]) == []
+@pytest.mark.parametrize(
+    ("runs", "expected"),
+    [
+        ([line(value) for value in (0.1, 0.2, 0.3, 0.4, 0.9)], [(0, 0.2, 0.3, 0.4)]),
+        ([line(1, 1, 1, 1), line(1, 1), line(1, 1), line(1)], [(0, 1, 1, 1), (100, 1, 1, 1)]),
+        ([line(0.5, NAN), line(0.5, 0.9)], [(0, 0.5, 0.5, 0.5), (100, 0.9, 0.9, 0.9)]),
+        ([], []),
+        ([line(NAN)], []),
+    ],
+    ids=["middle half", "less than half go on", "a NaN is no value", "no run", "NaN alone"],
+)
+def test_the_band_is_the_middle_half_and_the_line_the_median(
+    runs: list[list[Point]], expected: list[tuple[float, ...]]
+) -> None:
+    assert quartiles(runs) == [pytest.approx(point) for point in expected]
 
 
 def test_above_the_limit_runs_give_way_to_medians_and_bands(
@@ -58,32 +52,22 @@ def test_above_the_limit_runs_give_way_to_medians_and_bands(
         assert comparison.many is many
         with drawing("test"):
             axes = curves(comparison, "samples", "samples").axes[0]
-        bands = [one for one in axes.collections if isinstance(one, FillBetweenPolyCollection)]
+        bands = [band for band in axes.collections if isinstance(band, FillBetweenPolyCollection)]
         # All runs and the median; or two medians and the mark where one ended early.
         assert (len(axes.get_lines()), len(bands)) == ((3, 2) if many else (5, 0))
     median = axes.get_lines()[0]
     assert np.asarray(median.get_ydata()) == pytest.approx([0.65, 0.9])
 
 
-def test_a_page_of_a_thousand_runs_would_be_small_enough(
+def test_the_page_of_many_runs_folds_them_and_says_once_what_they_share(
     make_run: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By two pages that differ by a few runs; figures, whose size does not grow with runs, are left out."""
-    monkeypatch.setattr(build, "picture", lambda plot, output: Picture(title=plot.title))
-    for strategy in ("ddp", "daso", "lasgd"):
-        path = make_run(tmp_path / "few", strategy, 0)
-        # As many settings as real runs have.
-        with open(path / "config.yaml", "a") as file:
-            file.writelines(f"padding_{number}: [a value, of some, length]\n" for number in range(60))
-    sizes = []
-    for count in (MANY_RUNS + 2, MANY_RUNS + 12):
-        root = tmp_path / str(count)
-        assert len(list(copies(tmp_path / "few", root / "runs", count))) == count
-        page = report(root / "runs", root / "out").read_text()
-        assert f"The commands of all {count} runs, as a script" in page
-        assert f"Every run ({count})" in page
-        for path in find_runs(root / "runs"):
-            assert path.name in page
-        sizes.append(len(page.encode()))
-    each = (sizes[1] - sizes[0]) / 10
-    assert sizes[0] + 900 * each + FIGURES < LIMIT
+    monkeypatch.setattr(build, "picture", lambda plot, output: plot)
+    monkeypatch.setattr(arms, "MANY_RUNS", 4)
+    monkeypatch.setattr(build, "MANY_RUNS", 4)
+    runs = [make_run(tmp_path / "runs", "daso", seed) for seed in range(5)]
+    page = build.report(tmp_path / "runs", tmp_path / "out").read_text()
+    assert "The commands of all 5 runs, as a script" in page
+    assert "Every run (5)" in page
+    assert all(path.name in page for path in runs)
+    assert page.count("train.global_batch_size=64") == 2, "in the common settings and in the script"

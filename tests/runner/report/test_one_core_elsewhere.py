@@ -42,13 +42,3 @@ def test_a_core_and_arms_do_not_join_where_one_is_made_slower(
     with pytest.raises(ValueError, match="too many values"):
         made(make_run, tmp_path, started_by(world, arms) | started_by(own, alone))
     assert {found.world for found in compare(load_runs(tmp_path, "report"))} == {world, own}
-
-
-def test_arms_with_a_core_of_their_own_get_no_second_one(make_run: Make, tmp_path: Path):
-    arms = usual()
-    again = {"again": arms["one core"]}
-    with pytest.raises(ValueError, match="too many values"):
-        made(make_run, tmp_path, started_by("slurm", arms) | started_by("local", again))
-    by_world = {found.world: found for found in compare(load_runs(tmp_path, "report"))}
-    assert matrix(by_world["slurm"]) is not None
-    assert {arm.label for arm in by_world["local"].arms} == {"again"}

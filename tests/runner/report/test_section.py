@@ -40,7 +40,7 @@ class Mine(Section):
 
 def test_sections_have_a_place_each_and_the_page_begins_with_bandwidth():
     kinds = section_classes([])
-    assert len({kind.__name__ for kind in kinds}) == len(kinds) >= 10
+    assert len({kind.__name__ for kind in kinds}) == len(kinds) >= 9
     assert kinds[0].__name__ == "BandwidthSection"
     assert all(kind.__doc__ for kind in kinds)
 
@@ -49,7 +49,7 @@ def test_a_section_without_anything_to_show_has_no_table_and_no_block(make_run: 
     make_run(tmp_path / "runs", target=None)
     page = report(tmp_path / "runs", tmp_path / "out").read_text()
     tables = {file.stem for file in (tmp_path / "out").glob("*.csv")}
-    assert tables == {"runs", "evaluations", "arms", "headline"}
+    assert tables == {"runs", "evaluations", "arms"}
     for heading in ("Which link is fast", "The answer", "packed file", "What tuning came to", "assumptions"):
         assert heading not in page
 
@@ -62,7 +62,7 @@ def test_a_section_of_the_users_own_is_one_file(make_run: Make, tmp_path: Path):
     assert page.index("1 run: ddp") < page.index("My figure") < page.index("Every run is shown")
     assert "OWN holds sections/mine.py." in page
     assert len(table(tmp_path / "out" / "mine.csv")) == 1
-    assert {"mine.md", "mine.tex", "mine.svg", "mine.pdf"} <= {p.name for p in (tmp_path / "out").iterdir()}
+    assert {"mine.svg", "mine.pdf"} <= {p.name for p in (tmp_path / "out").iterdir()}
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from daso_bench.runner.report.data.load import find_runs, load_run
 from daso_bench.runner.studies.plan import plan_of
 from daso_bench.runner.training.device_model import ClusterDevice
 
-STUDIES = int(os.environ.get("DASO_BENCH_STUDIES", "8"))
+STUDIES = int(os.environ.get("DASO_BENCH_STUDIES", "3"))
 HOLDS = ("supported", "reproduced", "partly")
 STUDY = """\
 # @package _global_

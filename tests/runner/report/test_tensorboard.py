@@ -57,24 +57,20 @@ def converted(directory: Path, *, follow: bool = False) -> Path:
 
 def test_each_number_stands_over_samples_and_over_training_time(tmp_path: Path):
     write(tmp_path / "study" / "run", evaluation(0), evaluation(1))
-    found = read(converted(tmp_path) / "study" / "run")
-    assert found["accuracy/over samples"] == [(100, 1000.5, 0.25), (200, 1001.0, 0.5)]
-    assert found["accuracy/over training ms"] == [(500, 1000.5, 0.25), (1000, 1001.0, 0.5)]
-    assert set(found) == {"accuracy/over samples", "accuracy/over training ms"}, "null is no value"
+    numbers = read(converted(tmp_path) / "study" / "run")
+    assert numbers["accuracy/over samples"] == [(100, 1000.5, 0.25), (200, 1001.0, 0.5)]
+    assert numbers["accuracy/over training ms"] == [(500, 1000.5, 0.25), (1000, 1001.0, 0.5)]
+    assert set(numbers) == {"accuracy/over samples", "accuracy/over training ms"}, "null is no value"
 
 
-def test_what_is_not_a_number_is_told_as_that(tmp_path: Path):
-    write(tmp_path / "run", evaluation(0, accuracy=math.nan, loss=math.inf))
-    found = read(converted(tmp_path) / "run")
-    assert math.isnan(found["accuracy/over samples"][0][2])
-    assert found["loss/over samples"][0][2] == math.inf
-
-
-def test_rows_of_other_kinds_and_rows_without_a_place_are_left_out(tmp_path: Path):
-    rows = [{"kind": "start", "attempt": 1, "step": 0}, evaluation(0, train_s=None), evaluation(1)]
-    write(tmp_path / "run", *rows, evaluation(2) | {"kind": "summary"})
-    found = read(converted(tmp_path) / "run")
-    assert [step for step, _, _ in found["accuracy/over samples"]] == [200]
+def test_nan_is_a_value_and_rows_without_a_place_are_left_out(tmp_path: Path):
+    rows = [{"kind": "start", "attempt": 1, "step": 0}, evaluation(0, train_s=None)]
+    write(tmp_path / "run", *rows, evaluation(1, accuracy=math.nan, loss=math.inf))
+    numbers = read(converted(tmp_path) / "run")
+    ((step, _, accuracy),) = numbers["accuracy/over samples"]
+    assert step == 200
+    assert math.isnan(accuracy)
+    assert numbers["loss/over samples"][0][2] == math.inf
 
 
 def test_a_second_conversion_takes_the_place_of_the_first(tmp_path: Path):
@@ -115,22 +111,12 @@ def test_what_a_later_attempt_replaced_is_taken_out_again(tmp_path: Path, monkey
     assert [value for _, _, value in found["accuracy/over samples"]] == pytest.approx([0.25, 0.9])
 
 
-def test_a_run_directory_itself_can_be_named(tmp_path: Path):
-    run = write(tmp_path / "run", evaluation(0))
-    assert "accuracy/over samples" in read(converted(run) / "run")
-
-
 def test_a_missing_package_is_said_with_the_line_that_installs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     write(tmp_path / "run", evaluation(0))
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard.writer", None)
     with pytest.raises(MachineError, match=r"pip install 'daso-bench\[tensorboard\]'"):
-        converted(tmp_path)
-
-
-def test_a_folder_without_runs_is_a_wrong_request(tmp_path: Path):
-    with pytest.raises(ConfigError, match="no run directory in it"):
         converted(tmp_path)
 
 
@@ -142,5 +128,9 @@ def test_the_command_writes_below_the_folder_unless_told_where(
     assert f"1 run, 1 row: tensorboard --logdir {tmp_path / 'tensorboard'}" in capsys.readouterr().out
     assert main.run(["tensorboard", str(tmp_path), "--output", str(tmp_path / "mine")]) == 0
     assert read(tmp_path / "mine" / "run") == read(tmp_path / "tensorboard" / "run")
-    with pytest.raises(ConfigError, match="no such folder"):
-        main.run(["tensorboard", str(tmp_path / "nothing")])
+    itself = main.run(["tensorboard", str(tmp_path / "run"), "--output", str(tmp_path / "of_one")])
+    assert (itself, read(tmp_path / "of_one" / "run")) == (0, read(tmp_path / "mine" / "run"))
+    (tmp_path / "empty").mkdir()
+    for folder, message in (("nothing", "no such folder"), ("empty", "no run directory in it")):
+        with pytest.raises(ConfigError, match=message):
+            main.run(["tensorboard", str(tmp_path / folder)])

@@ -1,99 +1,72 @@
-"""Markdown and LaTeX: names come back as they were, numbers are readable, missing is not NaN."""
+"""Names of arms come back as they were from CSV, Markdown, LaTeX, the page and the figures."""
 
-import math
-import re
+from collections.abc import Callable
+from pathlib import Path
 
-import pytest
 from markdown_it import MarkdownIt  # comes with rich
+from matplotlib.text import Text
+from sharing import table
+from test_report import Text as PageText
 
-from daso_bench.runner.report.tables import LATEX_SIGNS, latex, markdown, shown
+from daso_bench.runner.report.build import report
+from daso_bench.runner.report.claims.speedups import all_speedups
+from daso_bench.runner.report.data.arms import compare
+from daso_bench.runner.report.data.load import load_runs
+from daso_bench.runner.report.plots.curves import curves
+from daso_bench.runner.report.plots.style import drawing
+from daso_bench.runner.report.sections.speedup_table import draw
+from daso_bench.runner.report.tables import latex, markdown
 
+Make = Callable[..., Path]
 NAMES = [
-    *("None", "NA", "_x", "_x_", "$x$", "a|b", "a\\|b", "<b>", "&lt;", "nan", "x,y", '"q"', "\\frac", "名前"),
-    *("new\nline", "*x*", "[x]", "[x](y)", "`x`", "~~x~~", "a\\", "100 %", "#1", "{x}", "a^b", "a--b", "''"),
-    ",,",
+    *("NA", "_x", "$x$", "a|b", "a\\|b", "<b>", "&lt;", "nan", "x,y", '"q"', "\\frac", "名前"),
+    *("new\nline", "*x*", "[x](y)", "`x`", "~~x~~", "a\\", "100 %", "#1", "{x}", "a^b"),
 ]
 
 
-def from_markdown(text: str) -> list[list[str]]:
-    """The cells of the one table in `text`, as a reader's program sees them."""
-    rows: list[list[str]] = []
-    for token in MarkdownIt("commonmark").enable("table").parse(text):
-        if token.type == "tr_open":
-            rows.append([])
-        if token.type == "inline":
-            pieces = [{"html_inline": "\n"}.get(one.type, one.content) for one in token.children or []]
-            assert {one.type for one in token.children or []} <= {"text", "text_special", "html_inline"}
-            rows[-1].append("".join(pieces))
-    return rows
-
-
-def from_latex(cell: str) -> str:
-    """What LaTeX prints for a cell, for the escapes that this project writes and no others."""
-    signs: dict[str, str] = {escape: sign for sign, escape in LATEX_SIGNS.items()} | {"{}": ""}
-    escapes = sorted(signs, key=len, reverse=True)
-    pieces: list[str] = re.findall("|".join([*map(re.escape, escapes), "(?s:.)"]), cell)
-    assert not {"\\", "&", "%", "$", "#", "_", "^", "~", "{", "}", "<", ">", "|"} & {
-        p for p in pieces if p not in signs
-    }
-    return "".join(str(signs.get(piece, piece)) for piece in pieces)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_name_survives_in_markdown(name: str) -> None:
-    found = from_markdown(markdown([{"arm": name, "a|b_c": 1.5, "last": name}]))
-    assert found == [["arm", "a|b_c", "last"], [name, "1.5", name]]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_name_survives_in_latex(name: str) -> None:
-    lines = latex([{"arm": name, "x_y": 1.5}]).splitlines()
-    assert lines[1:3] == [r"\begin{tabular}{lr}", r"\hline"]
-    assert lines[3] == r"arm & x\_y \\"
-    cell, _, number = lines[5].partition(" & ")
-    assert from_latex(cell) == name.replace("\n", " ")
-    assert number == r"1.5 \\"
-
-
-@pytest.mark.parametrize("name", ["[x]", "*", "*x"])
-def test_a_name_is_not_taken_for_part_of_the_line_end_before_it(name: str) -> None:
-    rows = latex([{"arm": "first"}, {"arm": name}])
-    assert not re.search(r"\\\\\s*[\[*]", rows)
-
-
-@pytest.mark.parametrize("name", ["a--b", "---", ",,"])
-def test_signs_side_by_side_are_not_joined(name: str) -> None:
-    cell = latex([{"arm": name}]).splitlines()[5]
-    assert not re.search("--|,,", cell)
-
-
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        *((None, ""), ("None", "None"), (True, "yes"), (False, "no"), (12645696, "12645696"), (0, "0")),
-        *((2.709315861, "2.70932"), (12645696.4, "12645696"), (1234567.0, "1234567"), (0.5, "0.5")),
-        *((0.00012345678, "0.000123457"), (999999.4, "999999")),
-        *((math.nan, "NaN"), (math.inf, "Infinity"), (-math.inf, "-Infinity")),
-    ],
-)
-def test_cells(value: object, said: str) -> None:
-    assert shown(value) == said
-
-
-def test_a_column_of_numbers_stands_right_and_gaps_do_not_change_that() -> None:
-    rows = [
-        {"n": 1, "name": "a", "gone": None, "yes": True},
-        {"n": None, "name": "1", "gone": None, "yes": False},
+def test_names_survive_in_markdown() -> None:
+    text = markdown([{"arm": name, "a|b_c": "1.5"} for name in NAMES])
+    inline = [
+        token for token in MarkdownIt("commonmark").enable("table").parse(text) if token.type == "inline"
     ]
-    assert r"\begin{tabular}{rlll}" in latex(rows)
-    assert markdown(rows).splitlines()[1] == "|---:|---|---|---|"
-    assert markdown(rows).splitlines()[3] == "|  | 1 |  | no |"
+    cells = [
+        "".join("\n" if child.type == "html_inline" else child.content for child in token.children or [])
+        for token in inline
+    ]
+    assert {child.type for token in inline for child in token.children or []} <= {
+        *("text", "text_special", "html_inline")
+    }
+    assert cells[:2] == ["arm", "a|b_c"]
+    assert cells[2::2] == NAMES
 
 
-def test_without_rows_there_is_nothing() -> None:
-    assert (markdown([]), latex([])) == ("", "")
+def test_signs_with_a_meaning_are_escaped_in_latex() -> None:
+    lines = latex([{"a_b": "new\nline & 100 % #1 $x$ {a}^~\x1b", "c": "[x]"}]).splitlines()
+    assert lines[:3] == [r"\begin{tabular}{ll}", r"\toprule", r"a\_b & c \\"]
+    assert lines[4] == (
+        "new line \\& 100 \\% \\#1 \\$x\\$ \\{a\\}\\textasciicircum \\textasciitilde "
+        "\N{REPLACEMENT CHARACTER} & [x] \\\\"
+    )
 
 
-def test_what_cannot_be_printed_is_replaced() -> None:
-    assert "a\N{REPLACEMENT CHARACTER}b" in markdown([{"x": "a\x1bb"}])
-    assert "a\N{REPLACEMENT CHARACTER}b" in latex([{"x": "a\x00b"}])
+def test_names_survive_in_csv_on_the_page_and_in_figures(make_run: Make, tmp_path: Path) -> None:
+    for seed in range(3):
+        make_run(tmp_path / "runs", "ddp", seed, place={"arm": "None"})
+        for number, name in enumerate(NAMES):
+            make_run(tmp_path / "runs", "daso", seed, place={"arm": name}, train_s=20.0 + seed + number)
+    page = PageText(report(tmp_path / "runs", tmp_path / "out").read_text())
+    assert ("b", {}) not in page.tags
+    for name in ["None", *NAMES]:
+        assert page.text.count(name) > 2, name
+    alternatives = [a["aria-label"] or "" for _, a in page.tags if a.get("role") == "img"]
+    assert all(name in words for name in NAMES for words in alternatives)
+    for file, names in (("runs", {"None", *NAMES}), ("speedups", set(NAMES))):
+        assert {row["arm"] for row in table(tmp_path / "out" / f"{file}.csv")} == names
+    (comparison,) = compare(load_runs(tmp_path / "runs", "test"))
+    (speedups,) = all_speedups([comparison])
+    with drawing("test"):
+        for figure in (curves(comparison, "train_s", "seconds"), draw(speedups)):
+            texts = [text for text in figure.findobj(Text) if isinstance(text, Text)]
+            assert not any(text.get_parse_math() and "$" in text.get_text() for text in texts)
+            shown = {text.get_text().removeprefix("\N{ZERO WIDTH SPACE}") for text in texts}
+            assert {"_x", "$x$", "a|b", "<b>"} <= {text.removesuffix(" (3 runs)") for text in shown}

@@ -98,20 +98,20 @@ def test_defaults_that_missed_the_target_give_a_regret_of_at_least(make_run: Mak
     assert regret_words(found).endswith("no upper end]")
 
 
-def test_where_few_reached_the_target_there_is_no_regret_but_how_many_did(make_run: Make, tmp_path: Path):
-    rows(make_run, tmp_path, "ddp", (120, -120, -120), (100, 100, 100))
-    assert only(tmp_path).regret is None
-    assert regret_words(only(tmp_path)) == "reached the target: 1 of 3 as default, 3 of 3 tuned"
-
-
-def test_two_runs_have_a_regret_and_no_interval(make_run: Make, tmp_path: Path):
-    rows(make_run, tmp_path, "ddp", (120, 120), (100, 100))
-    assert regret_words(only(tmp_path)) == "20.0%, no interval below 3 runs"
-
-
-def test_tuned_runs_alone_have_no_regret(make_run: Make, tmp_path: Path):
-    rows(make_run, tmp_path, "ddp", (), (100, 100, 100))
-    assert regret_words(only(tmp_path)) == "no run with the default settings"
+@pytest.mark.parametrize(
+    ("default", "tuned", "words"),
+    [
+        ((120, -120, -120), (100, 100, 100), "reached the target: 1 of 3 as default, 3 of 3 tuned"),
+        ((120, 120), (100, 100), "20.0%, no interval below 3 runs"),
+        ((), (100, 100, 100), "no run with the default settings"),
+    ],
+    ids=["few reached it", "two runs", "no default"],
+)
+def test_why_there_is_no_regret_or_no_interval(
+    make_run: Make, tmp_path: Path, default: tuple[float, ...], tuned: tuple[float, ...], words: str
+):
+    rows(make_run, tmp_path, "ddp", default, tuned)
+    assert regret_words(only(tmp_path)) == words
 
 
 def test_second_baselines_are_no_tuned_arms(make_run: Make, tmp_path: Path):
@@ -137,14 +137,6 @@ def test_the_page_shows_both_rows_and_what_tuning_cost(make_run: Make, tmp_path:
         ("daso", False),
         ("daso tuned", True),
     ]
-
-
-def test_a_study_that_was_not_tuned_has_no_word_of_it(make_run: Make, tmp_path: Path):
-    rows(make_run, tmp_path / "runs", "ddp", (100, 101, 102), ())
-    page = report(tmp_path / "runs", tmp_path / "out").read_text()
-    assert "What tuning came to" not in page
-    assert "settings</h2>" not in page
-    assert not (tmp_path / "out" / "tuning.csv").exists()
 
 
 def ledger(root: Path, *, tuned: bool = True) -> FairnessTable:

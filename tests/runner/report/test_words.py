@@ -44,7 +44,8 @@ def test_means_need_two_whole_values() -> None:
     assert geometric_mean([2.0, 0.0]) is None
 
 
-@pytest.mark.parametrize("missing", [{}, {"blocked_s": None}])  # null: a GPU waited, and its host did not
+# null: a GPU waited, and its host did not
+@pytest.mark.parametrize("missing", [{}, {"blocked_s": None}, {"blocked_s": {"intra": "x"}}])
 def test_shares_of_time_need_what_every_run_was_blocked(missing: dict[str, Any]) -> None:
     parts = {"compute": 5.0, "exposed": 2.0, "waiting": 1.0, "data": 1.0, "step_other": 1.0}
     run: Any = SimpleNamespace(parts_s=parts, summary={"blocked_s": {"intra": 1.0, "inter": 2.0}})

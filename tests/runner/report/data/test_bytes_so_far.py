@@ -1,19 +1,14 @@
-"""What had been sent up to each evaluation: summed over ranks, whole or not at all, and drawn."""
+"""What had been sent up to each evaluation: summed over ranks, whole or not at all."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from byte_notes import START, note, with_notes
 from sharing import compared, tables_of
 
-from daso_bench.runner.report.data.load import BYTES
 from daso_bench.runner.report.data.run_files import with_bytes
-from daso_bench.runner.report.plots.curves import curves
-from daso_bench.runner.report.plots.style import drawing
-from daso_bench.runner.report.sections.comparisons import figures
 from daso_bench.runner.report.sections.runs import RunSection
 
 Make = Callable[..., Path]
@@ -45,33 +40,6 @@ def test_what_a_later_attempt_replaced_counts_nothing():
     first = [START, note(0, 5), note(1, 9), again, note(1, 90, attempt=2)]
     assert inter([first, [START, note(0, 7), note(1, 11), again]]) == [12, None]
     assert inter([first, [START, note(0, 7), again, note(1, 10, attempt=2)]]) == [12, 100]
-
-
-def test_accuracy_is_drawn_over_bytes_from_the_first_one_on(make_run: Make, tmp_path: Path):
-    with_notes(make_run(tmp_path, accuracies=(0.5, 0.7, 0.8), target=None), [0, 4e6, 8e6])
-    with drawing("test"):
-        axes = curves(compared(tmp_path), BYTES, "bytes").axes[0]
-    (line,) = axes.get_lines()
-    assert list(np.asarray(line.get_xdata())) == [4e6, 8e6]
-    assert list(np.asarray(line.get_ydata())) == [0.7, 0.8]
-    assert axes.get_xscale() == "linear"
-
-
-def test_arms_that_send_a_thousand_times_as_much_stand_on_a_logarithmic_scale(make_run: Make, tmp_path: Path):
-    with_notes(make_run(tmp_path, accuracies=(0.5, 0.7)), [4e6, 8e6])
-    with_notes(make_run(tmp_path, "daso", accuracies=(0.5, 0.7)), [4e3, 8e3])
-    with drawing("test"):
-        assert curves(compared(tmp_path), BYTES, "bytes").axes[0].get_xscale() == "log"
-
-
-def test_without_whole_notes_there_is_no_figure_of_bytes(make_run: Make, tmp_path: Path):
-    make_run(tmp_path / "lost")
-    with_notes(make_run(tmp_path / "whole"), [1e6, 2e6, 3e6, 4e6])
-    found = {
-        name: "accuracy_bytes" in [figure.kind for figure in figures(compared(tmp_path / name))]
-        for name in ("lost", "whole")
-    }
-    assert found == {"lost": False, "whole": True}
 
 
 def test_the_table_of_evaluations_has_both_columns(make_run: Make, tmp_path: Path):

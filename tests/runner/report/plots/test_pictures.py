@@ -29,7 +29,7 @@ def broken(_: str) -> Figure:
 
 def test_a_figure_is_written_as_two_files_with_its_words(tmp_path: Path):
     made = picture(plot(lambda _: Figure()), tmp_path)
-    assert (made.files, made.table) == (("mine.svg", "mine.pdf"), "mine.csv")
+    assert (made.files, made.table) == (("mine.svg", "mine.pdf"), "mine")
     assert (made.title, made.caption, made.alternative) == ("My title", "What it shows.", "words of item")
     assert 'id="mine-figure_1"' in str(made.svg)
     assert "<!-- corner of item -->" in (tmp_path / "mine.svg").read_text()
