@@ -1,4 +1,4 @@
-"""Curves over samples, time or bytes: every run thin and the median of an arm bold, or medians and bands."""
+"""Curves over samples or time: every run thin and the median of an arm bold, or medians and bands."""
 
 import math
 import statistics
@@ -9,17 +9,16 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from .. import words
 from ..data.arms import Arm, Comparison
-from ..data.load import BYTES, Point
+from ..data.load import Point
 from .arm_style import Look, look
 from .style import WIDTH, numbers, plain, short
 
 # More curves than this in one panel cannot be told apart: the rest goes to the next panel, same axes.
 ARMS_PER_PANEL = 7
-WIDE = 20  # times
 
 
 def curves(comparison: Comparison, x: str, label: str) -> Figure:
@@ -30,24 +29,10 @@ def curves(comparison: Comparison, x: str, label: str) -> Figure:
             curve(axes, arm, x, many=comparison.many)
         mark_targets(axes, comparison)
         axes.set_ylabel(comparison.metric.name)
-        if x == BYTES:
-            _scale_bytes(axes, comparison)
-        else:
-            axes.set_xlim(left=0)
-            axes.xaxis.set_major_formatter(numbers())
-            axes.xaxis.set_major_locator(MaxNLocator(8))
-    return figure
-
-
-def _scale_bytes(axes: Axes, comparison: Comparison) -> None:
-    """Label bytes; the axis is logarithmic where runs end more than `WIDE` times apart."""
-    ends = [points[-1].x for run in comparison.runs if (points := run.points(BYTES))]
-    if max(ends) > WIDE * min(ends):
-        axes.set_xscale("log")
-        axes.xaxis.set_minor_formatter(FuncFormatter(lambda value, _: ""))
-    else:
         axes.set_xlim(left=0)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: words.size(value)))
+        axes.xaxis.set_major_formatter(numbers())
+        axes.xaxis.set_major_locator(MaxNLocator(8))
+    return figure
 
 
 def mark_targets(axes: Axes, comparison: Comparison) -> None:

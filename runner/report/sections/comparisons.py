@@ -11,7 +11,7 @@ from ...config.cluster import compared_words
 from .. import simulation_errors, words
 from ..claims import core_efficiency, recorded
 from ..data.arms import ONE_CORE, Arm, Comparison, common_settings, own_settings, shown
-from ..data.load import BYTES, Run
+from ..data.load import Run
 from ..data.means import mean_parts
 from ..data.metric import Metric, target_words
 from ..data.rank_times import is_uneven, shares, waited
@@ -23,7 +23,6 @@ from .headline import ArmLine, crossing_words, headline, interval_words, notes_o
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BYTES_LABEL = "payload bytes between nodes so far, all ranks together"
 BAND = "Bold: median over runs at their first, second, … evaluation. Band: the middle half of them."
 
 
@@ -184,11 +183,9 @@ def figures(comparison: Comparison) -> list[ComparisonFigure]:
     """The figures that `comparison` has something to show in, in reading order."""
     metric = comparison.metric
     evaluated = any(math.isfinite(metric.of(row)) for run in comparison.runs for row in run.evaluations)
-    sent = any(math.isfinite(point.y) for run in comparison.runs for point in run.points(BYTES))
-    time, samples, bytes_sent = _curves(metric)
+    time, samples = _curves(metric)
     return [
         *([time, samples] if evaluated else []),
-        *([bytes_sent] if sent else []),
         *([TIME_TO_TARGET] if comparison.targets else []),
         *([TIME_PARTS] if any(mean_parts(arm) for arm in comparison.arms) else []),
         *([RANKS] if is_uneven(comparison) else []),
@@ -237,15 +234,6 @@ def _describe_parts(arm: Arm) -> str:
     return ", ".join(f"{part} {words.seconds(value)}" for part, value in parts.items()) or "nothing recorded"
 
 
-def _describe_cost(arm: Arm) -> str:
-    ends = [points[-1] for run in arm.runs if (points := run.points(BYTES))]
-    if not ends:
-        return "nothing recorded"
-    finals = _range([point.y for point in ends], words.share)
-    sent = _range([point.x for point in ends], words.size)
-    return f"final {arm.runs[0].judged_by.name} {finals} for {sent}"
-
-
 def _describe_ranks(arm: Arm) -> str:
     of_rank = [value for run in arm.complete for value in shares(run)]
     waiting = [value for run in arm.complete for value in waited(run)]
@@ -254,8 +242,8 @@ def _describe_ranks(arm: Arm) -> str:
     return ", ".join(text for text in (given, idle) if text) or "nothing recorded"
 
 
-def _curves(metric: Metric) -> tuple[ComparisonFigure, ComparisonFigure, ComparisonFigure]:
-    """The metric over training time, over samples and over bytes between nodes."""
+def _curves(metric: Metric) -> tuple[ComparisonFigure, ComparisonFigure]:
+    """The metric over training time and over samples."""
     return (
         ComparisonFigure(
             kind=f"{metric.key}_time",
@@ -273,15 +261,6 @@ def _curves(metric: Metric) -> tuple[ComparisonFigure, ComparisonFigure, Compari
             table="evaluations",
             draw=partial(_draw_curves, x="samples", label="training samples, all ranks together"),
             describe=_describe_final,
-        ),
-        ComparisonFigure(
-            kind=f"{metric.key}_bytes",
-            title=f"{metric.title} against bytes between nodes",
-            caption="The same curves over the payload that all ranks had handed to collectives between nodes,"
-            " so far, in training alone. Evaluations before the first such byte have no place here.",
-            table="evaluations",
-            draw=partial(_draw_curves, x=BYTES, label=BYTES_LABEL),
-            describe=_describe_cost,
         ),
     )
 

@@ -69,7 +69,6 @@ CLAIM = """\
       network: null}}
     source: abstract
     certainty: abstract
-    rows: []
 """
 WORDS = (
     "launcher=simulated",

@@ -3,17 +3,15 @@
 import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from byte_notes import with_notes
 from sharing import table
 
 from daso_bench.runner.report.build import report
 from daso_bench.runner.report.data.arms import compare, metrics_of
-from daso_bench.runner.report.data.load import BYTES, load_runs
+from daso_bench.runner.report.data.load import load_runs
 from daso_bench.runner.report.data.metric import ACCURACY, MIOU, TOP5, columns, metric_of, target_words
 from daso_bench.runner.report.diff import diff
 
@@ -31,8 +29,6 @@ def test_a_segmentation_study_shows_miou_everywhere_and_accuracy_nowhere(
     make_run: Make, tmp_path: Path
 ) -> None:
     study(make_run, tmp_path / "runs", "miou")
-    (run, *_) = sorted(path.parent for path in (tmp_path / "runs").rglob("status.json"))
-    with_notes(run, [1e6, 2e6, 3e6, 4e6])
     page = report(tmp_path / "runs", tmp_path / "out").read_text()
     for text in (
         "Final mIoU</th>",
@@ -42,7 +38,6 @@ def test_a_segmentation_study_shows_miou_everywhere_and_accuracy_nowhere(
         "arithmetic means for mIoU and bytes",
         "mIoU against training time",
         "mIoU against samples",
-        "mIoU against bytes between nodes",
         "3 runs, final mIoU 0.7000",
         "<td>0.7800<small>range 0.7800–0.7800</small></td>",
         "<td>-8.00 [-8.00, -8.00]</td>",
@@ -51,7 +46,7 @@ def test_a_segmentation_study_shows_miou_everywhere_and_accuracy_nowhere(
     claims = page.index('<section id="claims">')  # in the papers' own words
     assert "ccuracy" not in page[:claims] + page[page.index("</section>", claims) :]
     files = {file.name for file in (tmp_path / "out").iterdir()}
-    assert {"miou_time.svg", "miou_samples.pdf", "miou_bytes.svg"} <= files
+    assert {"miou_time.svg", "miou_samples.pdf"} <= files
     assert not [name for name in files if name.startswith("accuracy")]
     assert "<!-- mIoU -->" in (tmp_path / "out" / "miou_time.svg").read_text()
     assert "<!-- target 0.75 -->" in (tmp_path / "out" / "miou_time.svg").read_text()
@@ -137,8 +132,7 @@ def test_a_run_that_ends_in_nan_has_diverged_and_its_arm_no_mean(make_run: Make,
 def test_curves_go_through_the_metric(make_run: Make, tmp_path: Path) -> None:
     make_run(tmp_path, metric="miou")
     (run,) = load_runs(tmp_path, "report")
-    run = replace(run, evaluations=[row | {BYTES: 1.0} for row in run.evaluations])
-    for x in ("train_s", "samples", BYTES):
+    for x in ("train_s", "samples"):
         assert [point.y for point in run.points(x)] == [0.60, 0.76, 0.74, 0.78]
 
 
