@@ -150,7 +150,6 @@ def _evaluation_fields(metrics: Sequence[Metric]) -> tuple[str, ...]:
     return (
         *("attempt", "index", "step", "epoch", "samples", "train_s", "wall_s", "eval_s", "make_model_s"),
         *("split", *columns(metrics), "count", "loss", "train_loss", "learning_rate", "samples_per_s"),
-        *(f"payload_bytes_{link}" for link in LINKS),
     )
 
 

@@ -70,7 +70,6 @@ CLAIM = """\
       network: null}}
     source: abstract
     certainty: abstract
-    rows: []
 """
 WORDS = (
     "launcher=simulated",
