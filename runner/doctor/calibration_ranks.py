@@ -8,7 +8,6 @@ not counted. The step is the train loop's own, on noise that is made beforehand.
 import dataclasses
 import socket
 import statistics
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,12 +79,7 @@ def measure(
     """
     config, comm = meet(run_dir, rank, ranks, port, listener, threads, link.meeting)
     task = MeasureTask(**read_json(run_dir / TASK))
-    parts: dict[str, Callable[[Rig, MeasureTask, MeetingLink], dict[str, Any]]] = {
-        "steps": steps,
-        "sums": sums,
-        "overlap": overlap,
-    }
-    measured = parts[task.part](Rig(config, comm), task, link)
+    measured = {"steps": steps, "sums": sums, "overlap": overlap}[task.part](Rig(config, comm), task, link)
     comm.barrier(WORLD)
     link.finish("finished", measured if rank == 0 else None, None)
     comm.close()
