@@ -7,7 +7,6 @@ not counted. The step is the train loop's own, on noise that is made beforehand.
 
 import dataclasses
 import statistics
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,12 +69,8 @@ def measure(task: RankTask, link: Link) -> None:
     """
     wanted = MeasureTask(**read_json(task.run_dir / TASK))
     config, comm = meet(task)
-    parts: dict[str, Callable[[Rig, MeasureTask, Link], dict[str, Any]]] = {
-        "steps": steps,
-        "sums": sums,
-        "overlap": overlap,
-    }
-    measured = parts[wanted.part](Rig(config, comm), wanted, link)
+    part = {"steps": steps, "sums": sums, "overlap": overlap}[wanted.part]
+    measured = part(Rig(config, comm), wanted, link)
     comm.barrier(WORLD)
     link.finish("finished", measured if task.rank == 0 else None, None)
     comm.close()
