@@ -24,8 +24,7 @@ from torchvision.io import ImageReadMode, decode_jpeg
 from torchvision.transforms import v2
 
 from daso_bench.datasets.image_files import ImageFiles
-from daso_bench.datasets.packed.packed_file import Packed, Writer
-from daso_bench.datasets.packed.packed_format import Description
+from daso_bench.datasets.packed.packed_file import Description, Packed, writing
 from daso_bench.datasets.pixels import PixelRules, decode_content
 from daso_bench.datasets.sampler import Sampler
 from daso_bench.datasets.transforms import IMAGENET_MEAN, IMAGENET_STD, centre_crop, normalise, recipe
@@ -196,7 +195,7 @@ def pack(path: Path, contents: list[Tensor]) -> None:
         encoding="jpeg",
         made="by tests/bench/loader.py",
     )
-    with Writer(path, description) as writer:
+    with writing(path, description) as writer:
         for content in contents:
             writer.add(content.numpy().tobytes(), 0)
 

@@ -277,7 +277,7 @@ def test_a_damaged_record_ends_all_ranks_of_the_node_with_its_name(open_file: An
     opened.packed.close()
     path = Path(reader.path)
     content = bytearray(path.read_bytes())
-    content[4096 + 64 * 25 + 3] ^= 1  # of the second batch
+    content[64 * 25 + 3] ^= 1  # of the second batch
     path.write_bytes(content)
     opened = open_set(DATA, reader, DATA.load())
     told: list[str] = []
@@ -297,7 +297,7 @@ def test_a_damaged_record_ends_all_ranks_of_the_node_with_its_name(open_file: An
     assert len(told) == 3
     for sentence in told:
         assert sentence.startswith("reader=node_batch: ")
-        assert "blobs.packed: record 25, byte 5696: checksum is wrong; make the file again" in sentence
+        assert "blobs.packed: record 25, byte 1600: checksum is wrong; make the file again" in sentence
 
 
 def test_counting_goes_on_where_a_checkpoint_was_and_with_no_other_file(open_file: Any) -> None:
