@@ -144,7 +144,7 @@ def test_members_hear_of_a_disk_that_fails_in_the_same_words(
     path = make_packed(53)
     with Packed(path) as packed:
         monkeypatch.setattr(os, "preadv", no_disk)
-        with pytest.raises(FeederGone, match=rf"Input/output error at byte 4096: '{path}'$"):
+        with pytest.raises(FeederGone, match=rf"Input/output error at byte 0: '{path}'$"):
             fed(packed, block(packed, one_epoch(), 0, CounterTally()))
     assert not caplog.records, "its words say all"
 

@@ -166,11 +166,11 @@ def test_a_damaged_record_ends_the_run_with_its_name_on_all_ranks(tmp_path: Path
     cfg = with_reader(config(ranks=[2], results=tmp_path), NodeBatch(), tmp_path)
     path = Path(cfg.reader.path)  # pyright: ignore[reportAttributeAccessIssue] (a PackedReader)
     content = bytearray(path.read_bytes())
-    content[4096 + 64 * 50] ^= 1
+    content[64 * 50] ^= 1
     path.write_bytes(content)
     directory, outcome = launched(cfg)
     assert outcome.status == "failed"
-    sentence = "record 50, byte 7296: checksum is wrong; make the file again"
+    sentence = "record 50, byte 3200: checksum is wrong; make the file again"
     assert sentence in str(outcome.reason)
     assert read_json(directory.path / "status.json")["status"] == "failed"
     for rank in (0, 1):
