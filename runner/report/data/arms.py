@@ -18,14 +18,8 @@ from .run_files import text
 # Keys that name, place or repeat a run and do not change what it computes.
 NOT_THE_ARM = (
     *("seed", "results_dir", "study", "run.id", "run.name", "run.tag", "run.repeat", "run.arm"),
-    *(
-        "dataset.root",
-        "reader.path",
-        "launcher.port",
-        "launcher.stall_s",
-        "launcher.wait",
-        "train.eval_phase",
-    ),
+    *("dataset.root", "reader.path", "launcher.port", "launcher.stall_s", "launcher.wait"),
+    "train.eval_phase",
 )
 BELOW = tuple(f"{name}." for name in NOT_THE_ARM)
 GROUPS = ("strategy", "model", "dataset", "reader", "optimizer", "schedule", "cluster", "launcher")
@@ -197,8 +191,18 @@ def _arms(runs: Sequence[Run]) -> dict[str, list[Run]]:
     ordered = sorted(members, key=lambda key: (key[0] != "ddp", natural(key[1]), natural(key[2])))
     groups = [sorted(members[key], key=_order_in_arm) for key in ordered]
     firsts = [group[0] for group in groups]
-    labels = _arm_names(firsts) if named else _labels(firsts)
+    labels = [_label(run, firsts, named=named) for run in firsts]
     return dict(zip(_unlike(labels), groups, strict=True))
+
+
+def _label(run: Run, firsts: Sequence[Run], *, named: bool) -> str:
+    """The study's name of an arm, or strategy and `run.arm`; then what sets it apart from its namesakes."""
+    others = [other for other in firsts if not named or other.arm_name == run.arm_name]
+    if named and len(others) == 1:
+        return run.arm_name
+    start, name = run.arm_name if named else run.strategy, _name(run)
+    apart = [f"{key}={text(value)}" for key, value in _apart(run, others).items()]
+    return ", ".join([f"{start} [{name}]" if name else start, *apart])
 
 
 def _looks(labels: Sequence[Sequence[str]]) -> dict[str, int]:
@@ -229,26 +233,6 @@ def _order_in_arm(run: Run) -> tuple[Any, ...]:
 
 def _name(run: Run) -> str:
     return str((run.config.get("run") or {}).get("arm") or "")
-
-
-def _arm_names(firsts: Sequence[Run]) -> list[str]:
-    """The study's names; of arms that share one, followed by what sets them apart from each other."""
-    alike = [[other for other in firsts if other.arm_name == run.arm_name] for run in firsts]
-    return [
-        _label(run.arm_name, run, others) if len(others) > 1 else run.arm_name
-        for run, others in zip(firsts, alike, strict=True)
-    ]
-
-
-def _labels(firsts: Sequence[Run]) -> list[str]:
-    """Strategy, then the arm's name, then what sets it apart from the others."""
-    return [_label(run.strategy, run, firsts) for run in firsts]
-
-
-def _label(start: str, run: Run, others: Sequence[Run]) -> str:
-    name = _name(run)
-    apart = [f"{key}={text(value)}" for key, value in _apart(run, others).items()]
-    return ", ".join([f"{start} [{name}]" if name else start, *apart])
 
 
 def _unlike(labels: Sequence[str]) -> list[str]:
