@@ -70,7 +70,7 @@ class Story:
 
 
 class Stories:
-    """All scenarios, begun in this order; `stories[name]` waits for the end of one."""
+    """All scenarios, begun in this order, the long ones first; `stories[name]` waits for the end of one."""
 
     def __init__(self, site: Site, scenarios: dict[str, Callable[..., Any]]) -> None:
         self.site = site
@@ -151,8 +151,7 @@ def time_limit(site: Site, results: Path) -> Story:
 
 def stopped_twice(site: Site, results: Path) -> Story:
     """Told to stop, then requeued by hand. The user waits, and has no sacct."""
-    site = site.without("sacct")
-    run, command = followed(site, results, ELSEWHERE, pause_s=0.2)
+    run, command = followed(site.without("sacct"), results, ELSEWHERE, pause_s=0.2)
     trains(run, 20)
     slurm("scancel", "--signal=USR2", job_of(run))
     trains(run, 50, attempts=2)
@@ -381,12 +380,12 @@ def check(site: Site, results: Path) -> tuple[Done, Path]:
 
 
 SCENARIOS: dict[str, Callable[..., Any]] = {
-    "lost node": lost_node,
-    "unbroken": unbroken,
     "time limit": time_limit,
-    "chaos": chaos,
+    "lost node": lost_node,
     "stopped twice": stopped_twice,
+    "chaos": chaos,
     "cancelled": cancelled,
+    "unbroken": unbroken,
     "killed rank": killed_rank,
     "killed submission": killed_submission,
     "raising": raising,

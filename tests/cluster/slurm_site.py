@@ -97,17 +97,17 @@ class Site:
         return found if self.path is None else {**found, "PATH": self.path}
 
     def without(self, command: str) -> "Site":
-        """The same site for somebody who lacks `command`."""
+        """The same site for somebody who lacks `command` of Slurm's."""
         bin = self.folder / f"no_{command}"
         bin.mkdir()
-        for folder in os.environ["PATH"].split(os.pathsep):
-            with suppress(OSError):
-                for file in Path(folder).iterdir():
-                    if file.name != command:
-                        with suppress(FileExistsError):
-                            (bin / file.name).symlink_to(file)
-        assert shutil.which("squeue", path=str(bin))
-        return Site(self.folder, str(bin), self._starting, self._numbers, self._commands + 1000)
+        for file in Path(shutil.which(command) or "").parent.iterdir():
+            if file.name != command:
+                (bin / file.name).symlink_to(file)
+        folders = os.environ["PATH"].split(os.pathsep)
+        path = os.pathsep.join([str(bin), *(f for f in folders if not (Path(f) / command).exists())])
+        assert shutil.which("squeue", path=path)
+        assert not shutil.which(command, path=path)
+        return Site(self.folder, path, self._starting, self._numbers, self._commands + 1000)
 
     @contextmanager
     def start(self):

@@ -144,7 +144,7 @@ def last_accounted(id: str) -> QueuedJob | None:
         if "accounting storage is disabled" in error.words:
             return None
         raise
-    attempts = [QueuedJob(id=id, state=state) for found, state in _rows(text, 2) if found == id]
+    attempts = [QueuedJob(id=id, state=state) for element, state in _rows(text, 2) if element == id]
     return attempts[-1] if attempts else None
 
 

@@ -358,16 +358,6 @@ def test_a_killed_supervisor_leaves_no_process_not_even_a_stopped_one(
     assert (status["status"], status["reason"]) == ("failed", "supervisor gone")
 
 
-def test_a_pause_of_everything_is_nobodys_fault(supervised: Callable[..., Supervised]) -> None:
-    one = supervised("run", "works")
-    one.event("progress")
-    os.killpg(one.process.pid, signal.SIGSTOP)  # Ctrl-Z, or a machine that sleeps
-    time.sleep(7)
-    os.killpg(one.process.pid, signal.SIGCONT)
-    assert one.ends() == 0
-    assert one.directory.status()["status"] == "finished"
-
-
 def test_runs_at_once_share_no_port_and_the_same_one_is_refused(
     supervised: Callable[..., Supervised],
 ) -> None:
