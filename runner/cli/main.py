@@ -130,16 +130,12 @@ def run(arguments: Sequence[str]) -> int:
             near = nearest(word, COMMANDS)
             hint = f"; did you mean `daso-bench {near}`?" if near else ""
             raise ConfigError(f"{word}: neither a command ({', '.join(COMMANDS)}) nor KEY=VALUE{hint}")
-    folder = folder_of(options.config_dir)
-    from ..studies.start import start
+    folder, cwd = folder_of(options.config_dir), Path.cwd()
+    from ..studies.start import dry_run, start
 
-    return start(
-        options.words,
-        multirun=options.multirun,
-        dry_run=options.dry_run,
-        config_dir=folder,
-        cwd=Path.cwd(),
-    )
+    if options.dry_run:
+        return dry_run(options.words, multirun=options.multirun, config_dir=folder, cwd=cwd)
+    return start(options.words, multirun=options.multirun, config_dir=folder, cwd=cwd)
 
 
 def help_text() -> str:

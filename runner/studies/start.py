@@ -30,20 +30,15 @@ RUN, GO_ON = "run", "go on with it"
 STARTED = (RUN, GO_ON)
 
 
-def start(words: Sequence[str], *, multirun: bool, dry_run: bool, config_dir: Path | None, cwd: Path) -> int:
-    """Run what `words` name: one run, or with `multirun` or a study a sweep; with `dry_run` only show it.
+def start(words: Sequence[str], *, multirun: bool, config_dir: Path | None, cwd: Path) -> int:
+    """Run what `words` name: one run, or with `multirun` or a study a sweep.
 
     Relative paths count from `cwd`. Returns the exit code. Raises ConfigError, MachineError where nothing
     could be started.
     """
-    of_study = any(key_of(word) == "study" for word in words)
+    of_study = _names_a_study(words)
     many = multirun or of_study
     asked = requests(words, sweep=many, config_dir=config_dir, cwd=cwd)
-    if dry_run:
-        plan = plan_of(asked)
-        if not many:
-            _ = plan.only
-        return show_plan(display.make_console(), plan, many=many)
     external = external_launcher(request.config for request in asked)
     if external is None:
         local.warm()  # the processes load torch while this one looks at the requests
@@ -62,6 +57,19 @@ def start(words: Sequence[str], *, multirun: bool, dry_run: bool, config_dir: Pa
     directory, outcome = run_plan.run_one(run, _starter(console, ready), ready.check, resume=resume)
     _show_end(console, directory, outcome)
     return outcome.exit_code
+
+
+def dry_run(words: Sequence[str], *, multirun: bool, config_dir: Path | None, cwd: Path) -> int:
+    """Show what `start` would do, in its order, and start nothing; returns the exit code."""
+    many = multirun or _names_a_study(words)
+    plan = plan_of(requests(words, sweep=many, config_dir=config_dir, cwd=cwd))
+    if not many:
+        _ = plan.only
+    return show_plan(display.make_console(), plan, many=many)
+
+
+def _names_a_study(words: Sequence[str]) -> bool:
+    return any(key_of(word) == "study" for word in words)
 
 
 def show_plan(console: Console, plan: StudyPlan, *, many: bool) -> int:
