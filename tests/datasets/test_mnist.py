@@ -117,16 +117,6 @@ def test_missing_data_names_the_ways_out(tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
 
 
-def test_the_files_that_are_missing_are_named(tmp_path: Path) -> None:
-    folder = tmp_path / "FashionMNIST" / "raw"
-    folder.mkdir(parents=True)
-    for name in (NAMES[0], f"{NAMES[2]}.gz"):
-        (folder / name).touch()
-    missing = rf"incomplete: {folder} has no {NAMES[1]}, no {NAMES[3]} \(nor \.gz\), and"
-    with pytest.raises(FileNotFoundError, match=missing):
-        FashionMNIST(root=str(tmp_path)).prepare()
-
-
 def test_a_damaged_file_and_one_of_another_set_are_named(tmp_path: Path) -> None:
     folder, dataset = tmp_path / "MNIST" / "raw", MNIST(root=str(tmp_path))
     write_files(folder)
