@@ -311,15 +311,3 @@ def test_counting_goes_on_where_a_checkpoint_was_and_with_no_other_file(open_fil
         ConfigError, match=r"blobs\.packed: is another file \(of samples .*\) than the run began"
     ):
         order.load_state_dict({"source": "0" * 32})
-
-
-def test_a_reader_at_another_place_than_the_step_says_so(open_file: Any) -> None:
-    reader, opened = open_file(Block())
-    order = ReaderOrder(Sampler(96, BATCH, 4, seed=1), 0, NODES, reader, opened, 9)
-    loader = PackedLoader(order, DATA.load().train, 5, cast(Communicator, Rank(0, Together(2))))
-    progress = Progress(EPOCHS, 5)
-    loader.next(progress)
-    progress.batch = 2
-    with pytest.raises(RuntimeError, match=r"^the reader is at \(0, 1\), the step at \(0, 2\)$"):
-        loader.next(progress)
-    loader.close()

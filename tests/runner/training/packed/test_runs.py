@@ -171,15 +171,6 @@ def test_processes_that_share_a_reader_go_on_inside_an_epoch(tmp_path: Path, rea
     assert_equal(weights(cut), weights(whole))
 
 
-def test_counters_go_on_after_an_interruption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulated_world, "ORDER_ALONE", None)
-    cfg = with_reader(config(ranks=[1, 1], checkpoint_every_samples=16 * 3), NodeBatch(), tmp_path)
-    with pytest.raises(Dies):
-        simulate(cfg, Blobs().load(), checkpoints=tmp_path / "cut", loop=dies_after(10))
-    run = simulate(cfg, Blobs().load(), checkpoints=tmp_path / "cut")
-    assert run.results[0].summary["reader"]["useful_bytes"] == 4 * 96 * 64
-
-
 def test_in_virtual_time_a_reader_gives_the_order_and_reads_nothing(tmp_path: Path) -> None:
     cfg = with_reader(config(epochs=2), NodeBatch(), tmp_path)
     summary = simulate(cfg, Blobs().load()).results[0].summary
