@@ -1,11 +1,9 @@
 """CIFAR-10 and CIFAR-100: 60,000 colour images of 32×32 pixels each, of 10 and of 100 classes.
 
 Source: A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009. torchvision's
-classes read its layout; all files are checked by MD5.
+classes download, unpack and read them, and compare the MD5 of every file each time.
 """
 
-import shutil
-import tarfile
 import warnings
 from abc import ABC
 from dataclasses import dataclass
@@ -16,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .atomic_files import BadFile, locked, scratch
+from .atomic_files import BadFile, locked
 from .data import Data
 from .dataset import Tell, silent
 from .downloads import DownloadedDataset, elsewhere, fetching
@@ -34,92 +32,56 @@ class Cifar(DownloadedDataset, ABC):
     def prepare(self, tell: Tell = silent) -> None:
         """Check that the files exist and are whole; unpack or download the archive if necessary.
 
-        One process at a time does so, others wait. Raises FileNotFoundError with the ways out if there are no
-        files, ConnectionError without a network, BadFile naming a damaged file.
+        One process at a time does so, others wait. Raises ConnectionError without a network, BadFile with the
+        ways out if files are missing or damaged and there is neither a whole archive nor leave to download.
         """
-        damage = self._damage()
-        if damage is None:
+        from torchvision.datasets.utils import check_integrity
+
+        if self._is_whole():
             return
-        root = Path(self.root)
-        archive = root / self._torchvision().filename
-        if not archive.is_file() and not self.download:
-            raise damage
-        with locked(root):
-            if self._damage() is None:  # another process has unpacked it
-                return
-            with scratch(root) as temporary:
-                if not _has_md5(archive, self._torchvision().tgz_md5):
-                    self._fetch(archive, temporary)
-                self._unpack(archive, temporary)
+        kind = self._torchvision()
+        archive = Path(self.root) / kind.filename
+        if not self.download and not check_integrity(archive, kind.tgz_md5):
+            damaged = f"; {archive} is damaged or cut short" if archive.is_file() else ""
+            raise BadFile(f"{self._not_whole()}{damaged}")
+        with locked(Path(self.root)):
+            if not self._is_whole():  # or another process has unpacked it
+                with fetching(self.title, self._elsewhere()):
+                    kind(self.root, download=True)  # takes an archive that is there and whole
 
     def load(self) -> Data:
-        """See `Dataset.load`. Raises FileNotFoundError, or BadFile naming a damaged file."""
-        damage = self._damage()
-        if damage is not None:
-            raise damage
-        return self.in_splits(*self._read(train=True), *self._read(train=False))
+        """See `Dataset.load`. Raises BadFile if files are missing or damaged."""
+        try:
+            train, test = self._read(train=True), self._read(train=False)
+        except RuntimeError as error:
+            raise BadFile(self._not_whole()) from error
+        return self.in_splits(*train, *test)
 
     def _torchvision(self) -> Any:
         import torchvision.datasets  # here: other data sets do not need it
 
         return getattr(torchvision.datasets, self.torchvision_name())
 
-    def _damage(self, below: Path | None = None) -> OSError | None:
-        """The error for missing or damaged files below `below` (default: the root); None if all are whole."""
-        known = self._torchvision()
-        folder = Path(below or self.root) / known.base_folder
-        if not folder.is_dir():
-            return self._missing()
-        lists = [*known.train_list, *known.test_list, [known.meta["filename"], known.meta["md5"]]]
-        for name, md5 in lists:
-            if not (folder / name).is_file():
-                return FileNotFoundError(f"{folder / name}: missing; {self._again()}")
-            if not _has_md5(folder / name, md5):
-                return BadFile(
-                    f"{folder / name}: damaged or cut short (its MD5 is not {md5}); {self._again()}"
-                )
-        return None
+    def _is_whole(self) -> bool:
+        try:
+            self._read(train=True)
+        except RuntimeError:  # of a missing file, or another MD5
+            return False
+        return True
 
-    def _again(self) -> str:
-        return f"run daso-bench prepare dataset={self.name} dataset.root={self.root} to get it again"
-
-    def _missing(self) -> FileNotFoundError:
-        return FileNotFoundError(
-            f"{self.title} is not in {Path(self.root).absolute()}: "
-            f"{self._again().removesuffix(' again')}, or set dataset.download=true; "
-            f"without a network, {self._elsewhere()}"
+    def _not_whole(self) -> str:
+        return (
+            f"{self.title} is missing or damaged in {Path(self.root).absolute()}: run daso-bench prepare "
+            f"dataset={self.name} dataset.root={self.root}, or set dataset.download=true; without a network, "
+            f"{self._elsewhere()}"
         )
 
     def _elsewhere(self) -> str:
         known = self._torchvision()
         return elsewhere(self.name, self.root, f"{known.filename} (MD5 {known.tgz_md5})")
 
-    def _fetch(self, archive: Path, temporary: Path) -> None:
-        known = self._torchvision()
-        if not self.download:
-            raise BadFile(
-                f"{archive}: damaged or cut short (its MD5 is not {known.tgz_md5}); {self._elsewhere()}"
-            )
-        from torchvision.datasets.utils import download_url
-
-        with fetching(self.title, self._elsewhere()):
-            download_url(known.url, str(temporary), known.filename, known.tgz_md5)
-        (temporary / known.filename).replace(archive)
-
-    def _unpack(self, archive: Path, temporary: Path) -> None:
-        """Unpack the archive; its folder has a temporary name until every file in it is whole."""
-        folder = self._torchvision().base_folder
-        with tarfile.open(archive) as file:
-            file.extractall(temporary, filter="data")
-        damage = self._damage(temporary)
-        if damage is not None:
-            raise damage
-        final = Path(self.root) / folder
-        if final.exists():  # an earlier, incomplete one
-            shutil.rmtree(final)
-        (temporary / folder).replace(final)
-
     def _read(self, *, train: bool) -> tuple[Tensor, Tensor]:
+        """Images uint8 [M, 3, 32, 32] and labels int64 [M]. Raises RuntimeError if a file is not whole."""
         with warnings.catch_warnings():
             # The files were pickled by a NumPy of 2009; newer ones warn about it.
             warnings.simplefilter("ignore", np.exceptions.VisibleDeprecationWarning)
@@ -148,9 +110,3 @@ class CIFAR100(Cifar):
     classes: ClassVar[int] = 100
     mean: ClassVar[tuple[float, ...]] = (129.30, 124.07, 112.43)
     std: ClassVar[tuple[float, ...]] = (68.17, 65.39, 70.42)
-
-
-def _has_md5(path: Path, md5: str) -> bool:
-    from torchvision.datasets.utils import check_integrity
-
-    return check_integrity(path, md5)

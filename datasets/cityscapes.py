@@ -12,7 +12,6 @@ split is whole cities held out of train, because images of one drive look alike.
 """
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -148,34 +147,25 @@ class Cityscapes(PreparedFolder):
         """See `Dataset.load`."""
         manifest = self.manifest()
         splits = {
-            name: self.masked_files(manifest.paths[name], change=self.change if name == "train" else None)
+            name: MaskedFiles(
+                root=self.root,
+                shape=self.shape,
+                paths=manifest.paths[name],
+                mask_of=mask_of,
+                rules=RULES,
+                label_of=LABEL_OF,
+                transform=self.transform,
+                normalise=self.normalise,
+                change=self.change if name == "train" else None,
+            )
             for name in SPLITS
         }
-        return Data(
-            name=self.name,
-            classes=self.classes,
-            shape=self.shape,
-            files=manifest.about["files"],
-            **splits,
-        )
-
-    def masked_files(self, paths: Sequence[str], change: PairChange | None = None) -> MaskedFiles:
-        """The images `paths` below `root` with their masks; change: see `MaskedFiles`."""
-        return MaskedFiles(
-            root=self.root,
-            shape=self.shape,
-            paths=paths,
-            mask_of=mask_of,
-            rules=RULES,
-            label_of=LABEL_OF,
-            transform=self.transform,
-            normalise=self.normalise,
-            change=change,
-        )
+        files = manifest.about["files"]
+        return Data(name=self.name, classes=self.classes, shape=self.shape, files=files, **splits)
 
     def _files(self, split: str, tree: Tree) -> list[File]:
         """The images of train/ or val/ that have a mask; files without a counterpart are noted in `tree`."""
-        found: list[File] = []
+        files: list[File] = []
         images, masks = f"{IMAGES}/{split}", f"{MASKS}/{split}"
         for folder in (images, masks):
             if not (Path(self.root) / folder).is_dir():
@@ -192,9 +182,9 @@ class Cityscapes(PreparedFolder):
                     tree.bad.append((image.path, f"has no mask {mask_of(image.path)}"))
                 else:
                     size, mtime_ns = image.size + mask.size, image.mtime_ns + mask.mtime_ns
-                    found.append(File(image.path, 0, size, mtime_ns))
+                    files.append(File(image.path, 0, size, mtime_ns))
             tree.bad.extend((path, "is the mask of no image") for path in masks_of_city)
-        return found
+        return files
 
     def _below(self, folder: str, ending: str, others: Counter[str]) -> list[File]:
         """The files below `folder` whose names end so; `others` counts the rest."""

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from .data import SPLITS, Data, Split
-from .dataset import Dataset, DatasetInfo, Tell, silent
+from .dataset import Dataset, DatasetInfo
 
 FILE = Path(__file__).with_name("digits.npz")
 # Mean and standard deviation of the training split; pixels are 0 to 16.
@@ -30,14 +30,8 @@ class Digits(Dataset):
         samples = {"train": 1149, "validation": 288, "test": 360}
         return DatasetInfo(shape=(1, 8, 8), classes=10, samples=samples)
 
-    def prepare(self, tell: Tell = silent) -> None:
-        """Check that the file is there. Raises FileNotFoundError when the installation lacks it."""
-        if not FILE.is_file():
-            raise FileNotFoundError(f"{FILE}: missing; install daso-bench again, the file is part of it")
-
     def load(self) -> Data:
-        """Read the file; raises as `prepare` does."""
-        self.prepare()
+        """See `Dataset.load`."""
         with np.load(FILE, allow_pickle=False) as file:
             images = torch.from_numpy(file["images"]).unsqueeze(1)
             labels = torch.from_numpy(file["labels"]).to(torch.int64)

@@ -70,12 +70,8 @@ class ImageFiles:
         pixels = self.changed_pixels(map(self.pixels, indices.tolist()), indices, key)
         return pixels, self.labels.index_select(0, indices)
 
-    def trained_on(self, pixels: Iterable[Tensor], indices: Tensor, key: int) -> Tensor:
-        """`augmented` images from decoded pixels of the samples `indices`: float32 [b, C, h, w]."""
-        return self.normalise(self.changed_pixels(pixels, indices, key))
-
     def changed_pixels(self, pixels: Iterable[Tensor], indices: Tensor, key: int) -> Tensor:
-        """As `trained_on`, not normalised: uint8 [b, C, h, w]."""
+        """`changed` images from decoded pixels of the samples `indices`: uint8 [b, C, h, w]."""
         images = torch.empty(len(indices), *self.shape, dtype=torch.uint8)
         if self.change is None:
             for image, into in zip(pixels, images, strict=True):

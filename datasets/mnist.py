@@ -75,7 +75,8 @@ class IdxDataset(DownloadedDataset, ABC):
             return files
         folder, package = self.installed() or (None, None)
         raise FileNotFoundError(
-            f"{_not_there(self.title, self._folder())}{f', and not in {folder}' if folder else ''}: "
+            f"{self.title} is not whole in {self._folder().absolute()} (4 files)"
+            f"{f', and not in {folder}' if folder else ''}: "
             f"put torchvision's copy below dataset.root={self.root}, "
             f"{f'or install the package {package}, ' if package else ''}"
             f"or run daso-bench prepare dataset={self.name}, or set dataset.download=true"
@@ -147,12 +148,3 @@ def find_files(folder: Path) -> dict[str, Path] | None:
         if path.is_file()
     }
     return files if len(files) == len(NAMES) else None
-
-
-def _not_there(title: str, folder: Path) -> str:
-    """The message for a folder that lacks some of the files."""
-    names = [path.name.removesuffix(".gz") for path in folder.iterdir()] if folder.is_dir() else []
-    lacking = [name for name in NAMES if name not in names]
-    if len(lacking) == len(NAMES):
-        return f"{title} is not in {folder.absolute()}"
-    return f"{title} is incomplete: {folder.absolute()} has no {', no '.join(lacking)} (nor .gz)"

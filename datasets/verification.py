@@ -240,23 +240,21 @@ def _way_out() -> Iterator[None]:
 
 def digest(tree: Tree) -> str:
     """Digest of names, classes, sizes, times of change and notes: if it changes, files are checked again."""
-    seen = hashlib.blake2b(digest_size=16)
     notes = [tree.classes, tree.bad, tree.warnings, sorted(tree.others.items())]
-    seen.update(json.dumps(notes).encode())
-    for name, files in tree.splits.items():
-        for file in files:
-            line = f"{name}\0{file.path}\0{file.label}\0{file.size}\0{file.mtime_ns}\n"
-            seen.update(line.encode("utf-8", "surrogateescape"))
-    return seen.hexdigest()
+    return _digest(notes, tree.splits, ("label", "size", "mtime_ns"), digest_size=16)
 
 
 def content(classes: Sequence[str], splits: dict[str, list[File]]) -> str:
     """Digest of the samples of a run: the same on every machine that has the same files."""
-    seen = hashlib.blake2b(json.dumps(list(classes)).encode(), digest_size=8)
+    return _digest(list(classes), splits, ("label", "size"), digest_size=8)
+
+
+def _digest(head: object, splits: dict[str, list[File]], fields: Sequence[str], *, digest_size: int) -> str:
+    seen = hashlib.blake2b(json.dumps(head).encode(), digest_size=digest_size)
     for name, files in splits.items():
         for file in files:
-            line = f"{name}\0{file.path}\0{file.label}\0{file.size}\n"
-            seen.update(line.encode("utf-8", "surrogateescape"))
+            line = "\0".join([name, file.path, *(str(getattr(file, field)) for field in fields)])
+            seen.update(f"{line}\n".encode("utf-8", "surrogateescape"))
     return seen.hexdigest()
 
 

@@ -100,7 +100,7 @@ class _Files(RecordCodec):
             decode_content(part.record(place).tobytes(), files.path(index), files.rules)
             for place, index in enumerate(indices.tolist())
         )
-        return files.trained_on(pixels, indices, key)
+        return files.normalise(files.changed_pixels(pixels, indices, key))
 
     def digest(self, about: str) -> bytes:
         seen = hashlib.blake2b(about.encode(), digest_size=16)

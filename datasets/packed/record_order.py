@@ -183,22 +183,20 @@ class Window:
         return records_of(self.runs)[self.order]
 
 
-def window(runs: Sequence[range], seed: int, number: int, node: int, place: int) -> Window:
-    """Window `place` of a node in epoch `number`, of these runs, its order drawn from a stream of its own."""
-    return Window(
-        runs=tuple(runs), order=_drawn(sum(map(len, runs)), seed, "window-order", number, node, place)
-    )
-
-
 def windows(
     epoch: Epoch, all_chunks: Sequence[range], seed: int, number: int, node: int, window_chunks: int
 ) -> list[Window]:
-    """All windows of a node in epoch `number`, each of `window_chunks` of its runs, the last of fewer."""
+    """All windows of a node in epoch `number`, each of `window_chunks` of its runs, the last of fewer.
+
+    The order of each is drawn from a stream of its own.
+    """
     runs = deal(epoch, all_chunks, seed, number)[node]
-    return [
-        window(runs[first : first + window_chunks], seed, number, node, place)
-        for place, first in enumerate(range(0, len(runs), window_chunks))
-    ]
+    made = []
+    for place, first in enumerate(range(0, len(runs), window_chunks)):
+        together = tuple(runs[first : first + window_chunks])
+        order = _drawn(sum(map(len, together)), seed, "window-order", number, node, place)
+        made.append(Window(runs=together, order=order))
+    return made
 
 
 def given_out(all_windows: Iterable[Window]) -> Records:
@@ -216,18 +214,19 @@ def shuffled(count: int, seed: int | None) -> Records:
 
 def chunked_order(all_chunks: Sequence[range], seed: int, window_chunks: int) -> RecordOrder:
     """The `RecordOrder` of `chunked_shuffle`, with the arguments of its reader."""
-    orders: dict[int, Records] = {}  # of one epoch by node, for it is asked step after step
-    of_epoch: list[tuple[Epoch, int]] = []
+    orders: dict[
+        tuple[Epoch, int, int], Records
+    ] = {}  # of one epoch by node, for it is asked step after step
 
     def order(epoch: Epoch, number: int, rank: int, step: int) -> Records:
         node, sizes = epoch.node_of(rank), epoch.sizes(step)
-        if of_epoch != [(epoch, number)]:
-            of_epoch[:] = [(epoch, number)]
-            orders.clear()
-        if node not in orders:
-            orders[node] = given_out(windows(epoch, all_chunks, seed, number, node, window_chunks))
+        key = epoch, number, node
+        if key not in orders:
+            for old in [old for old in orders if old[:2] != key[:2]]:
+                del orders[old]
+            orders[key] = given_out(windows(epoch, all_chunks, seed, number, node, window_chunks))
         first = epoch.node_before(node, step) + sum(sizes[epoch.members(node).start : rank])
-        return orders[node][first : first + sizes[rank]]
+        return orders[key][first : first + sizes[rank]]
 
     return order
 

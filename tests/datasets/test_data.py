@@ -22,20 +22,6 @@ def test_a_batch_is_gathered_and_normalised_by_channel(dtype: torch.dtype) -> No
     assert len(split) == 3
 
 
-def test_a_batch_is_a_copy() -> None:
-    split = a_split(torch.ones(3, 2, 2, 2))
-    images, labels = split.batch(torch.tensor([0, 1, 2]))
-    images.zero_()
-    labels.zero_()
-    assert split.images.sum() == 24
-    assert split.labels.tolist() == [7, 8, 9]
-
-
-def test_an_index_out_of_range_is_refused() -> None:
-    with pytest.raises(IndexError):
-        a_split().batch(torch.tensor([3]))
-
-
 def test_images_and_labels_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^images torch\.int64"):
         a_split(torch.zeros(3, 2, 2, 2, dtype=torch.int64))

@@ -1,12 +1,10 @@
 """The digits file: real, complete, split once and for all."""
 
 import hashlib
-from pathlib import Path
 
 import pytest
 import torch
 
-from daso_bench.datasets import digits
 from daso_bench.datasets.data import Data, Split
 from daso_bench.datasets.digits import Digits
 
@@ -53,10 +51,3 @@ def test_the_content_is_frozen(data: Data) -> None:
         split = stored(data, name)
         digest.update(split.images.numpy().tobytes() + split.labels.numpy().tobytes())
     assert digest.hexdigest() == "066750b64fb387f4020cf4a1478a6320ccbe16d76f7197f86de07b8fd9bf2fb8"
-
-
-def test_a_missing_file_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(digits, "FILE", tmp_path / "digits.npz")
-    for call in (Digits().prepare, Digits().load):
-        with pytest.raises(FileNotFoundError, match=r"digits\.npz: missing; install daso-bench again"):
-            call()

@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import pickle
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -315,14 +314,6 @@ def test_what_is_no_file_is_bad_and_neither_waits_nor_ends_the_listing(three: Pa
     assert sum(map(len, loaded(small(three, bad_files="skip")).values())) == 30
 
 
-def test_a_set_without_usable_images_says_so(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "1.png").touch()
-    with pytest.raises(ValueError, match=r"no usable image \(2 image files were found, 2 of them bad"):
-        small(tmp_path, bad_files="skip").prepare()
-
-
 def test_a_prepared_set_needs_no_right_to_write(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small(three).prepare()
 
@@ -341,15 +332,6 @@ def test_a_prepared_set_needs_no_right_to_write(three: Path, monkeypatch: pytest
     monkeypatch.setattr(ImageFolder, "bad_among", stale)
     with pytest.raises(OSError, match=r"^Stale file handle$"):
         small(three, holdout=0.3).prepare()
-
-
-def test_a_split_reaches_a_worker_process_whole(three: Path) -> None:
-    train = loaded(small(three))["train"]
-    twin = pickle.loads(pickle.dumps(train))
-    indices = torch.tensor([3, 0])
-    assert torch.equal(twin.batch(indices)[0], train.batch(indices)[0])
-    with pytest.raises(IndexError):
-        train.batch(torch.tensor([24]))
 
 
 @pytest.mark.parametrize(

@@ -83,27 +83,6 @@ def test_torchvisions_layout_is_read(
     assert validation.images[:, 0, 0, 0].tolist() != list(range(50))
 
 
-def test_the_sizes_that_are_told_are_those_of_the_real_sets() -> None:
-    for kind in (MNIST, FashionMNIST):
-        assert kind().info().samples == {"train": 55_000, "validation": 5_000, "test": 10_000}
-
-
-def test_the_own_folder_comes_before_debians_and_plain_files_before_compressed_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dataset, own = FashionMNIST(root=str(tmp_path / "data")), tmp_path / "data" / "FashionMNIST" / "raw"
-    for folder, suffix, pixel in ((tmp_path / "debian", ".gz", 100), (own, ".gz", 50), (own, "", 0)):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        made = tmp_path / "made"
-        write_files(made, suffix=suffix, pixel=pixel)
-        folder.mkdir(exist_ok=True)
-        for path in made.iterdir():
-            path.rename(folder / path.name)
-        made.rmdir()
-        monkeypatch.setattr(FashionMNIST, "md5s", md5s(pixel=pixel))
-        assert first_pixel(dataset) == pixel
-
-
 def test_missing_data_names_the_ways_out(tmp_path: Path) -> None:
     ways = ["dataset.root=", "daso-bench prepare dataset=", "dataset.download=true"]
     for dataset, more in (
@@ -115,16 +94,6 @@ def test_missing_data_names_the_ways_out(tmp_path: Path) -> None:
                 call()
             assert all(way in str(caught.value) for way in [*ways, *more])
     assert not (tmp_path / "data").exists()
-
-
-def test_the_files_that_are_missing_are_named(tmp_path: Path) -> None:
-    folder = tmp_path / "FashionMNIST" / "raw"
-    folder.mkdir(parents=True)
-    for name in (NAMES[0], f"{NAMES[2]}.gz"):
-        (folder / name).touch()
-    missing = rf"incomplete: {folder} has no {NAMES[1]}, no {NAMES[3]} \(nor \.gz\), and"
-    with pytest.raises(FileNotFoundError, match=missing):
-        FashionMNIST(root=str(tmp_path)).prepare()
 
 
 def test_a_damaged_file_and_one_of_another_set_are_named(tmp_path: Path) -> None:

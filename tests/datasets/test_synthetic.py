@@ -56,15 +56,6 @@ def test_a_sample_is_the_same_in_every_batch_and_process() -> None:
     assert not torch.equal(images[:1], Synthetic(seed=4).load().train.batch(torch.tensor([5]))[0])
 
 
-def test_splits_share_patterns_but_no_noise() -> None:
-    data = Synthetic(noise=0.5).load()
-    train, test = data.train, data.test
-    assert isinstance(train, NoisyPatterns)
-    assert isinstance(test, NoisyPatterns)
-    assert torch.equal(train.patterns, test.patterns)
-    assert not torch.equal(train.pool, test.pool)
-
-
 def test_the_memory_does_not_grow_with_the_images_of_all_samples() -> None:
     """100,000 images of 224×224 would be 60 GB."""
     train = Synthetic(samples=100_000, height=224, width=224, classes=1000).load().train

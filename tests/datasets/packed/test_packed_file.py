@@ -117,16 +117,6 @@ def test_a_damaged_record_is_named_when_it_is_checked(tmp_path: Path, make_packe
         assert (error.value.record, error.value.offset) == (3, 42)
 
 
-def test_a_file_that_is_cut_while_it_is_read_is_named(tmp_path: Path, make_packed: MakePacked) -> None:
-    path = tmp_path / "set.packed"
-    path.write_bytes(make_packed(5, 14).read_bytes())
-    with Packed(path) as packed:
-        os.truncate(path, 20)
-        assert len(read(packed, 0, 1)) == 14
-        with pytest.raises(DamagedFile, match="byte 20: cut short while it is read"):
-            read(packed, 1, 1)
-
-
 @pytest.mark.parametrize(
     ("record", "label", "message"),
     [
@@ -146,17 +136,6 @@ def test_a_record_that_does_not_fit_is_refused_and_leaves_no_file(
     with pytest.raises(ValueError, match=message):
         write()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_old_file_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
-    path = tmp_path / "set.packed"
-    path.write_bytes(b"old")
-    with writing(path, DESCRIPTION) as writer:
-        writer.add(b"abc", 0)
-        assert path.read_bytes() == b"old"
-    with Packed(path) as packed:
-        assert read(packed, 0, 1) == b"abc"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["set.packed"]
 
 
 @pytest.mark.parametrize("call", ["will_need", "read", "read_each"])
