@@ -114,7 +114,7 @@ def contract_as_configured(strategy: str, ranks: RanksOfNodes) -> None:
     for nodes in dict.fromkeys([ranks, (1, 1)]):
         delay, bound = largest_delay(candidate, nodes), stop_request_bound(candidate, sum(nodes))
         if isinstance(delay, int) and bound is not None and delay > bound:
-            raise Failed(f"on {nodes} a stop request is agreed on {delay} steps later, must be within {bound}")
+            raise Failed(f"{nodes}: a stop request is agreed on {delay} steps later, must be within {bound}")
 
 
 def stop_request_bound(candidate: Candidate, ranks: int) -> int | None:
