@@ -190,17 +190,17 @@ class DDP(Strategy):
         """
         sums = [self._reduction(name) or Flat() for name in TIMED]
         flat = self.replica.parameters.empty().zero_()
-        own = []
+        times_ns = []
         for _ in range(1 + ROUNDS):
             for reduction in sums:
                 self.comm.barrier(WORLD)
                 started = self.comm.now()
                 self._sum_buckets(reduction, flat)
                 flat[0].item()  # an accelerator's sums are done only now
-                own.append(self.comm.now() - started)
-        everybody = torch.empty(self.comm.topology.ranks * len(own), dtype=torch.int64)
-        self.comm.all_gather(everybody, torch.tensor(own), WORLD, channel="control").wait()
-        slowest = everybody.view(-1, 1 + ROUNDS, len(TIMED)).amax(0)[1:]  # the first round is a warm-up
+                times_ns.append(self.comm.now() - started)
+        gathered = torch.empty(self.comm.topology.ranks * len(times_ns), dtype=torch.int64)
+        self.comm.all_gather(gathered, torch.tensor(times_ns), WORLD, channel="control").wait()
+        slowest = gathered.view(-1, 1 + ROUNDS, len(TIMED)).amax(0)[1:]  # the first round is a warm-up
         medians = slowest.median(0).values
         decided = torch.cat([medians, medians.argmin(0, keepdim=True)])
         self.comm.broadcast(decided, 0, WORLD, channel="control").wait()

@@ -69,11 +69,11 @@ def sliced_mean(comm: Communicator, flat: Tensor, weight: float) -> None:
     size = -(-flat.numel() // ranks)
     piece = flat[q * size : (q + 1) * size] * weight
     # All slices have one size, or they could not be gathered.
-    own = flat.new_zeros(size)
-    own[: piece.numel()] = piece
-    comm.all_reduce(own, peers(q)).wait()
+    slice_ = flat.new_zeros(size)
+    slice_[: piece.numel()] = piece
+    comm.all_reduce(slice_, peers(q)).wait()
     whole = flat.new_empty(size * ranks)
-    comm.all_gather(whole, own, NODE).wait()
+    comm.all_gather(whole, slice_, NODE).wait()
     flat.copy_(whole[: flat.numel()])
 
 

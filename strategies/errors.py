@@ -13,13 +13,13 @@ class MachineError(RuntimeError):
 
 
 class ExpectedEnd(RuntimeError):
-    """The run fails because it was asked to (exit code 1); like the others it is told without a traceback."""
+    """The run fails because it was asked to (exit code 1); as for the others, no traceback is shown."""
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
     """The most similar of `names`, or None when nothing is similar."""
-    found = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
-    return found[0] if found else None
+    matches = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
+    return matches[0] if matches else None
 
 
 def unknown(key: str, name: str, names: Iterable[str]) -> ConfigError:

@@ -97,10 +97,10 @@ class Topology:
         The same tuple each time: a step of a thousand ranks asks a thousand times.
         """
         which = {"world": 0, "node": self.node_of_rank[rank], "peers": group.local_rank}[group.kind]
-        found = self._members.get((group.kind, which))
-        if found is None:
-            found = self._members[group.kind, which] = self._find_members(group, rank)
-        return found
+        members = self._members.get((group.kind, which))
+        if members is None:
+            members = self._members[group.kind, which] = self._find_members(group, rank)
+        return members
 
     def _find_members(self, group: Group, rank: int) -> tuple[int, ...]:
         if group.kind == "world":

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from numpy_models import Autoencoder, NumpyModel, Part, Springs, uneven
+from numpy_models import Autoencoder, NumpyModel, Part, Springs
 from numpy_optimizers import ADAMW, DECAYED, LARS, LARS_RECIPE, MOMENTUM, NESTEROV, PLAIN, SGD, Recipe
-from torch_models import DTYPES, ModelProblem, autoencoder, springs
+from torch_models import DTYPES, ModelProblem, autoencoder
 
 TYPES = [("float64", "float64"), ("float32", "float32"), ("float64", "float32"), ("float32", "float64")]
 
@@ -52,24 +52,6 @@ def test_torch_and_numpy_agree_on_loss_gradient_and_buffers(dtype: str, odd: str
     assert dict(model.named_buffers())["mean"].double().numpy() == pytest.approx(buffers, abs=close[dtype])
 
 
-def test_the_odd_parameter_spoils_no_other_one():
-    """A float32 parameter in a float64 model: all others follow NumPy to the last bits."""
-    problem = autoencoder(1, dtype="float64", odd="float32", recipe=PLAIN)
-    model, numpy_model = problem.model().train(), problem.numpy_model
-    optimizer = problem.optimizer([p for p in model.parameters() if p.requires_grad])
-    theta, buffers = numpy_model.start.copy(), numpy_model.buffers
-    for step in range(30):
-        inputs, targets = problem.data(0, step)
-        optimizer.zero_grad()
-        problem.criterion()(model(inputs), targets).backward()
-        optimizer.step()
-        _, gradient, buffers = numpy_model.descend(theta, buffers, *problem.samples.piece(0, step))
-        theta -= PLAIN.lr * gradient
-    for name, view in numpy_model.views(theta).items():
-        off = np.abs(dict(model.named_parameters())[name].detach().double().numpy() - view).max(initial=0)
-        assert 1e-10 < off < 1e-6 if name == "odd" else off < 1e-14, name
-
-
 def test_parameters_are_frozen_tied_empty_scalar_and_not_contiguous():
     model = autoencoder(1, odd="float32").model()
     parameters = dict(model.named_parameters(remove_duplicate=False))
@@ -79,16 +61,6 @@ def test_parameters_are_frozen_tied_empty_scalar_and_not_contiguous():
     assert parameters["nothing"].shape == (0, 3)
     assert parameters["s"].shape == ()
     assert {p.dtype for p in parameters.values()} == {torch.float32, torch.float64}
-
-
-def test_samples_are_uneven_repeatable_and_short_at_epoch_ends():
-    problem = autoencoder(3, steps_per_epoch=4)
-    sizes = [[len(problem.data(rank, step)[1]) for rank in range(3)] for step in range(8)]
-    assert uneven(3) == ((3, 3, 2), (2, 1, 1))
-    assert sizes == [[3, 3, 2], [3, 3, 2], [3, 3, 2], [2, 1, 1]] * 2
-    again = autoencoder.__wrapped__(3, steps_per_epoch=4)
-    assert torch.equal(problem.data(1, 2)[0], again.data(1, 2)[0])
-    assert not torch.equal(problem.data(1, 2)[0], problem.data(1, 1)[0])
 
 
 @pytest.mark.parametrize("recipe", [PLAIN, MOMENTUM, DECAYED, NESTEROV, ADAMW, LARS_RECIPE], ids=str)
@@ -113,12 +85,6 @@ def test_optimizers_in_torch_and_numpy_step_alike(recipe: Recipe):
             assert named[name].detach().numpy() == pytest.approx(view, abs=1e-13), (step, name)
 
 
-def test_optimizers_step_any_part_of_the_parameters():
-    problem = springs(1, recipe=NESTEROV)
-    assert problem.optimizer([]).param_groups
-    problem.optimizer([]).step()
-
-
 @pytest.mark.parametrize(("decay", "step"), [(0.0, (0.0, 0.01)), (0.1, (0.002, 0.028 / 3))])
 def test_lars_by_hand(decay: float, step: tuple[float, float]):
     """w = (3, 4), g = (0, 1), η = 0.001, lr = 2: λ = 0.005, with decay 0.1 1/300."""
@@ -126,15 +92,6 @@ def test_lars_by_hand(decay: float, step: tuple[float, float]):
     w = np.array([3.0, 4.0])
     LARS(recipe, [Part("w", (2, 1))]).step(w, np.array([0.0, 1.0]), 2.0)
     assert np.array([3.0, 4.0]) - w == pytest.approx(step, abs=1e-12)
-
-
-def test_lars_scales_the_rate_into_its_momentum():
-    """λ = 1, μ = 0.9, g = 1, learning rate 1, then 2: 1 + 0.9 + 2 = 3.9 in all."""
-    w = np.zeros(1)
-    lars = LARS(Recipe("lars", momentum=0.9), [Part("w", (1,))])
-    for lr in (1.0, 2.0):
-        lars.step(w, np.ones(1), lr)
-    assert w == pytest.approx([-3.9], abs=1e-12)
 
 
 def test_sgd_by_hand():

@@ -106,7 +106,6 @@ def test_constant_gradient(keys, steps, expected):
         (2, (0.667, 0.750, 0.875, 0.917)),
         (4, (0.600, 0.667, 0.833, 0.875)),
         (16, (0.529, 0.556, 0.778, 0.800)),
-        (64, (0.508, 0.515, 0.758, 0.765)),
     ],
 )
 def test_speed_of_the_mean_against_synchronous_sgd(nodes, speeds):

@@ -91,13 +91,6 @@ def test_weighting_is_by_samples_or_uniform(weighting: str, gradient: float):
         assert [p.item() for p in trace.parameters] == [-gradient]
 
 
-@pytest.mark.parametrize("keys", [{}, {"algorithm": "hierarchical"}, {"hook": "bf16"}, {"algorithm": "best"}])
-def test_one_rank_is_plain_training(keys: dict[str, Any]):
-    trace = drive(lambda: make(**keys), [1], steps_per_epoch=3)[0]
-    assert [p.item() for p in trace.parameters] == [-1.0, -2.0, -3.0]
-    assert not trace.verbs
-
-
 # ---------------------------------------------------------------- algorithms
 
 
@@ -203,6 +196,9 @@ def test_best_times_the_runs_own_buckets():
     assert cut[0].comm.traffic.verbs["gradients.reduce"] == 6 * 3  # pyright: ignore[reportAttributeAccessIssue]
 
 
+# ---------------------------------------------------------------- hooks
+
+
 def test_best_is_kept_on_resume():
     chosen = set_up(SLOW_BETWEEN)
     for before, strategy in zip(chosen, set_up(SLOW_INSIDE), strict=True):
@@ -210,9 +206,6 @@ def test_best_is_kept_on_resume():
         assert strategy.algorithm == "hierarchical"
         assert strategy.timed_s == before.timed_s
         assert isinstance(strategy.replica.averaging.reduction, Hierarchical)
-
-
-# ---------------------------------------------------------------- hooks
 
 
 def test_what_was_compressed_is_recorded():

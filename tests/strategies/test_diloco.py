@@ -46,19 +46,6 @@ def test_two_rounds_by_hand():
         assert values == pytest.approx([0.601, 0.2979], abs=1e-12)
 
 
-def test_the_outer_step_moves_toward_the_workers():
-    for values in on_a_line(
-        [(0.0, 0.0), (0.2, 0.4), (0.0, 0.0), (0.0, 0.0)], sync_every=2, outer_lr=1.0, outer_momentum=0.0
-    ):
-        assert values[1] == pytest.approx(0.7, abs=1e-12), "the mean of 0.8 and 0.6"
-        assert values[3] == pytest.approx(0.7, abs=1e-12)
-
-
-def test_without_momentum_the_outer_step_is_a_part_of_the_way():
-    for values in on_a_line([(0.2, 0.4), (0.0, 0.0)], sync_every=1, outer_lr=0.5, outer_momentum=0.0):
-        assert values == pytest.approx([0.85, 0.85], abs=1e-12)
-
-
 # ------------------------------------------------------------------ state, judging, resume
 
 

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 import torch
 from harness import Linear, Trace, constant, drive
-from runs import Blobs, config  # pyright: ignore[reportMissingImports] (another folder of tests)
+from runs import config  # pyright: ignore[reportMissingImports] (another folder of tests)
 from torch import Tensor, nn
 
 from daso_bench.runner.config import load
 from daso_bench.runner.launch import local
 from daso_bench.runner.records.run_directory import RunDirectory
-from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.strategies.base import Strategy
 from daso_bench.strategies.communicator import Communicator
 from daso_bench.strategies.ednncomm import EDNNComm, EDNNCommConfig
@@ -110,17 +109,6 @@ def test_a_step_that_one_node_skips_counts_and_is_exchanged_like_any_other():
     assert [trace.parameters[3].item() for trace in traces] == [-3.5] * 2
 
 
-def test_auto_follows_the_data_set_and_the_batch():
-    def periods(**more: Any) -> list[int]:
-        cfg = config("ednncomm", ranks=[1, 1], epochs=2, **more)
-        done = simulate(cfg, cfg.dataset.load())
-        return [row["strategy"]["period"] for row in done.metrics.rows if row["kind"] == "epoch"]
-
-    assert periods() == [6, 6]
-    assert periods(dataset=Blobs(samples=128)) == [8, 8]
-    assert periods(global_batch_size=32) == [3, 3]
-
-
 # ------------------------------------------------------------------ hand values
 
 
@@ -162,19 +150,6 @@ def test_two_bowls_by_hand(nodes, period, wanted):
         for trace in bowls(nodes, sync_every=period, exchange=exchange):
             for got, value in zip(trace.parameters, wanted, strict=True):
                 assert value is None or got.item() == pytest.approx(value, abs=1e-12)
-
-
-def test_weights_are_those_of_a_full_batch_for_the_whole_run():
-    """Batches of 3 and 1 samples, then a short one of 1 and 1: the exchange weighs 3/4 and 1/4 both times."""
-    sizes = {(0, 0): 3, (1, 0): 1}
-
-    def data(rank: int, step: int) -> tuple[Tensor, Tensor]:
-        x = torch.full((sizes.get((rank, step), 1), 1), -4.0 if rank else 0.0, dtype=torch.float64)
-        return x, torch.zeros(len(x))
-
-    first, second = drive(ednncomm(sync_every=1), [1, 1], steps_per_epoch=2, data=data)
-    assert [p.item() for p in first.parameters] == [1.0, 2.0]
-    assert [p.item() for p in second.parameters] == [1.0, 2.0]
 
 
 # ------------------------------------------------------------------ bytes, records, refusals

@@ -33,7 +33,6 @@ from daso_bench.strategies.heterogeneous import (
     balance,
     effective_batch,
     fit_affine,
-    fit_proportional,
     grows,
     of_shares,
     to_integers,
@@ -130,11 +129,6 @@ def test_affine_times_to_real_batches():
     assert [fit.seconds(b) for fit, b in zip(ends, (236, 236, 40), strict=True)] == [316, 256, 260]
 
 
-def test_a_line_is_found_in_exact_times():
-    fit = fit_affine((85, 171, 341), [80 + 6 * b for b in (85, 171, 341)])
-    assert (fit.fixed, fit.per_sample) == pytest.approx((80, 6))
-
-
 @pytest.mark.parametrize(
     ("times", "fit"),
     [
@@ -150,11 +144,6 @@ def test_a_fit_never_has_a_negative_part(times, fit):
     if times[0] == 8:
         fit = (0, (2 * 8 + 4 * 18 + 8 * 38) / (4 + 16 + 64))
     assert (found.fixed, found.per_sample) == pytest.approx(fit, abs=1e-15)
-
-
-def test_one_size_and_proportional_times_have_no_fixed_part():
-    assert fit_affine((4, 4, 4), (8, 10, 12)) == Fit(0, 2.5)
-    assert fit_proportional((1, 2, 4), (5, 6, 8)) == Fit(0, 3)
 
 
 @st.composite
@@ -187,13 +176,6 @@ def test_batches_sum_exactly_keep_limits_and_follow_speed(
             mine = fits[rank]
             if mine.fixed >= fit.fixed and mine.per_sample >= fit.per_sample and high >= limits[rank][1]:
                 assert batches[other] >= batch - 1, "a faster rank has no less, to a sample"
-
-
-def test_batches_that_sum_to_a_little_too_much_or_too_little_are_mended():
-    limits = [(1, 10)] * 3
-    assert to_integers([4.0, 3.0, 3.0], 9, limits) == (4, 3, 2)  # the higher rank gives back
-    assert to_integers([10.0, 2.0, 2.0], 15, limits) == (10, 3, 2)  # the lowest with room
-    assert to_integers([10.0, 1.0, 1.0], 11, limits) == (9, 1, 1)
 
 
 def test_equal_remainders_are_ties_whatever_they_are_remainders_of():
@@ -237,11 +219,6 @@ def test_wrong_keys_are_refused(keys, message):
 def test_impossible_batches_are_refused_before_the_run(keys, total, message):
     with pytest.raises(ConfigError, match=message):
         Heterogeneous.check(HeterogeneousConfig(**keys), Plan(Topology.of([2, 1]), 1, total))
-
-
-def test_a_run_asks_before_it_starts():
-    with pytest.raises(ConfigError, match="must be 4 numbers"):
-        config("heterogeneous", keys={"balancing": "manual", "shares": (1.0,)})
 
 
 # ------------------------------------------------------------------ epochs of shares
@@ -431,10 +408,6 @@ def test_growing_times_are_told_from_noise(times, grown: bool):
     assert grows((2, 4, 8), times) == grown
 
 
-def test_a_single_size_is_not_asked_to_grow():
-    assert grows((4, 4, 4), [[1.0], [1.0], [1.0]])
-
-
 @pytest.mark.parametrize("keys", [{"balancing": "manual", "shares": (10.0, 0.1)}, {}, DYNAMIC], ids=str)
 def test_a_model_with_batch_normalisation_never_gets_one_sample(keys: dict[str, Any]):
     times = affine((0, 1), (0, 100))
@@ -566,18 +539,6 @@ def vectors(run: SimulatedRun) -> list[Tensor]:
 
 def epochs_of(run: SimulatedRun) -> list[dict[str, Any]]:
     return [row["strategy"] for row in run.metrics.rows if row["kind"] == "epoch"]
-
-
-def test_a_hundred_samples_in_batches_of_32_and_8_are_three_steps_on_each_rank():
-    done = whole_run(
-        {"balancing": "manual", "shares": (32.0, 8.0)},
-        ranks=[1, 1],
-        dataset=Blobs(samples=100),
-        global_batch_size=40,
-        epochs=1,
-    )
-    assert [context.progress.step for context in done.contexts] == [3, 3]
-    assert [context.progress.samples_of_rank for context in done.contexts] == [(16, 4)] * 2
 
 
 def test_a_rank_may_have_no_sample_in_the_last_step_and_batch_norm_still_agrees():

@@ -19,7 +19,7 @@ from periodic import (
 from torch import Tensor, nn
 
 from daso_bench.strategies.errors import ConfigError
-from daso_bench.strategies.local_sgd import LocalSGD, LocalSGDConfig, qsr_period
+from daso_bench.strategies.local_sgd import LocalSGD, LocalSGDConfig
 from daso_bench.strategies.progress import Progress
 
 
@@ -138,11 +138,6 @@ def test_a_stop_request_made_after_the_payload_was_packed_travels_with_the_next_
 # ------------------------------------------------------------------ the quadratic synchronisation rule
 
 
-def test_what_is_whole_but_for_rounding_is_whole():
-    assert qsr_period(0.3, 0.1) == 9
-    assert qsr_period(0.29, 0.1) == 8
-
-
 def test_a_period_holds_for_its_round_and_follows_the_rate_of_the_next():
     rates = [0.4] * 3 + [0.2] * 5 + [0.1] * 20
     qsr = local_sgd(sync_every=2, period_rule="qsr", qsr_alpha=0.4)
@@ -161,15 +156,15 @@ def test_while_the_rate_rises_rounds_are_short():
     assert averaged_after(histories[0]) == [2, 4, 6, 8, 12]
 
 
+# ------------------------------------------------------------------ what is said, what is refused
+
+
 def test_a_rate_of_zero_makes_the_rest_one_round():
     rates = [0.4, 0.4, 0.0, 0.0, 0.0, 0.0]
     qsr = local_sgd(sync_every=2, period_rule="qsr", qsr_alpha=0.4)
     histories = walk(scenario(qsr, [1, 1], steps=6, rate=rates.__getitem__))
     assert averaged_after(histories[0]) == [2]
     assert torch.equal(histories[0].final, histories[1].final)
-
-
-# ------------------------------------------------------------------ what is said, what is refused
 
 
 def test_labels_name_what_did_not_happen():

@@ -4,11 +4,9 @@ A pass reads or writes one vector of all parameters, 4m bytes. Counted are the o
 its collectives, as PyTorch runs them one by one; collectives themselves are the network's.
 """
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from fake_cuda import Alone, GPUReplica
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -87,22 +85,3 @@ def daso(**keys: Any) -> DASO:
 )
 def test_passes_over_the_parameters_of_a_step(strategy: Strategy, expected: list[float]):
     assert passes(strategy, 4) == pytest.approx(expected, abs=0.01)
-
-
-@pytest.mark.parametrize(
-    ("keys", "expected"),
-    [({"algorithm": "hierarchical"}, 0), ({"algorithm": "sliced"}, 0), ({"hook": "bf16"}, 3)],
-    ids=str,
-)
-def test_passes_over_the_gradients_of_a_sum(keys: dict[str, Any], expected: float):
-    """In the bucket where they lie; 16 bits are cast and cast back."""
-    strategy = DDP(DDP.Config(**keys))
-    comm: Any = Silent(Topology.of([2, 2]), 0)
-    strategy.comm = comm
-    strategy.replica = SimpleNamespace()  # pyright: ignore[reportAttributeAccessIssue]
-    reduction = strategy._reduction(strategy.config.algorithm)
-    assert reduction is not None
-    with Moved() as moved:
-        reduction.sum(torch.zeros(NUMEL), 0, [(NUMEL,)], comm)
-    zeros = 1  # written before
-    assert moved.bytes / (4 * NUMEL) - zeros == pytest.approx(expected, abs=0.01)

@@ -15,7 +15,7 @@ from periodic import (
 )
 from runs import config  # pyright: ignore[reportMissingImports] (another folder of tests)
 
-from daso_bench.runner.config.schedules import Constant, Cosine, Step
+from daso_bench.runner.config.schedules import Step
 from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.post_local_sgd import PostLocalSGD, PostLocalSGDConfig
 from daso_bench.strategies.progress import Progress
@@ -88,13 +88,6 @@ def test_labels_name_a_phase_that_did_not_occur():
     assert labels(switch_samples=32, sync_every=8) == ["fewer than two complete rounds (1)"]
 
 
-def test_records_name_the_phase():
-    history = walk(scenario(post_local(switch_samples=48, sync_every=4), [1, 1], steps=6, epochs=3))[0]
-    assert [record["phase"] for record in history.records] == ["synchronous", "local", "local"]
-    assert [record["averaged_after"] for record in history.records] == [[], [10], [14, 18]]
-    assert [record["since"] for record in history.records] == [0, 2, 0]
-
-
 @pytest.mark.parametrize(
     ("keys", "ranks", "every", "deferred"),
     [
@@ -125,12 +118,6 @@ def test_evaluation_is_deferred_where_rounds_are_longer_than_its_cadence(keys, r
 def test_wrong_keys_are_refused_with_what_is_allowed(keys, message):
     with pytest.raises(ConfigError, match=message):
         PostLocalSGDConfig(**keys)
-
-
-def test_the_first_step_decay_is_the_first_milestone():
-    assert Step(milestones=(0.5, 0.75)).first_decay(96, 24) == 48
-    assert Constant().first_decay(96, 24) is None
-    assert Cosine().first_decay(96, 24) is None
 
 
 # ------------------------------------------------------------------ over gloo

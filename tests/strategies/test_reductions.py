@@ -146,14 +146,6 @@ def test_levels_begin_in_an_order_of_buckets(leader: bool):
     assert log == told_of
 
 
-def test_a_sum_in_one_level_is_over_before_the_next_one_begins():
-    log: list[str] = []
-    pipeline = Pipeline()
-    for bucket in range(2):
-        pipeline.add(iter([Level(f"a{bucket}", log)]), partial(log.append, f"done {bucket}"), last=False)
-    assert log == ["a0", "await a0", "done 0", "a1", "await a1", "done 1"]
-
-
 def test_after_an_error_nobody_waits_for_a_bucket_under_way():
     log: list[str] = []
     pipeline = Pipeline()

@@ -86,19 +86,6 @@ def test_rounds_at_a_rate_of_zero_are_plain_averages():
 # ------------------------------------------------------------------ state, judging, resume
 
 
-def test_what_is_recorded():
-    history = walk(scenario(slowmo(sync_every=2), [1, 1], steps=5, epochs=2))[1]
-    first, second = history.records
-    assert (first["averaged_after"], second["averaged_after"]) == ([2, 4], [6, 8, 10])
-    assert [len(row["slow_step_norms"]) for row in history.records] == [2, 3]
-    moved = torch.linalg.vector_norm(history.parameters[4] - history.parameters[2]).item()
-    assert first["slow_step_norms"][1] == pytest.approx(moved, rel=1e-9)
-    assert history.labels == []
-    assert walk(scenario(slowmo(sync_every=20), [1, 1], steps=30))[0].labels == [
-        "fewer than two complete rounds (1)"
-    ]
-
-
 # ------------------------------------------------------------------ what is refused
 
 

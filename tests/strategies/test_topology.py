@@ -41,10 +41,6 @@ def test_gaps_are_refused():
         Topology((0, 2))
 
 
-def test_names_in_messages():
-    assert (str(WORLD), str(NODE), str(peers(3))) == ("world", "node", "peers(3)")
-
-
 def test_nodes_of_ranks_are_told_once_each():
     topology = Topology.of([2, 2, 1])
     everybody = tuple(range(5))

@@ -91,15 +91,6 @@ def test_calls_carry_their_step_and_purpose():
     )
 
 
-def test_a_run_resumed_from_any_step_is_the_same_run():
-    whole = drive(awkward(save_after=[5, 11]), step_time=jittered(1000, 1))
-    for place in (5, 11):
-        again = drive(awkward(), resume=[history.saved[place] for history in whole])
-        for new, old in zip(again, whole, strict=True):
-            assert min(new.parameters) == place
-            require_same_walk(new, old, "resumed")
-
-
 def test_two_drives_are_the_same_bit_for_bit_and_leave_the_generator_alone():
     before = torch.get_rng_state()
     one, other = (drive(awkward(), step_time=jittered(1000, 5)) for _ in range(2))
@@ -115,23 +106,6 @@ def test_a_course_can_start_apart_and_stop_early():
     assert [h.parameters[0].item() for h in histories] == [0, 1]
     assert [h.steps for h in histories] == [2, 2]
     assert {h.final.item() for h in histories} == {-0.5}
-
-
-def test_wishes_are_heard_and_nobody_stops():
-    histories = drive(awkward(stop_request=lambda rank, step: (rank, step) == (2, 4)))
-    assert all(h.steps == 21 for h in histories)
-    assert [[k for k, heard in h.agreed.items() if heard] for h in histories] == [[6]] * 3
-
-
-def test_the_trial_has_uneven_batches_and_a_short_last_one():
-    run = awkward()
-    assert [[len(run.problem.data(rank, step)[1]) for rank in range(3)] for step in (0, 6, 7, 13)] == [
-        [5, 4, 4],
-        [4, 3, 3],
-        [5, 4, 4],
-        [4, 3, 3],
-    ]
-    assert run.global_batch_size == 13
 
 
 def test_shares_cut_the_global_batch_anew():
