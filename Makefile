@@ -22,8 +22,8 @@ lint: $(VENV)/.dev
 bench: $(VENV)/.base ## one line per figure; `make bench only=NAME` for one; exit code 1 if any is short
 	$(BIN)/python tests/bench json=results/bench.json $(if $(only),only=$(only))
 
-bench-gpu: $(VENV)/.base ## our loop against a bare one, and what runs, on one GPU, in ten minutes; `make bench-gpu with="KEY=VALUE ..."`
-	$(BIN)/python tests/bench gpu json=results/bench_gpu.json $(with)
+bench-gpu: $(VENV)/.base ## our loop against a bare one, and what runs, on one GPU; `make bench-gpu only=PART with="KEY=VALUE ..."`
+	$(BIN)/python tests/bench gpu json=results/bench_gpu.json $(if $(only),only=$(only)) $(with)
 
 mutants: $(VENV)/.dev ## faults planted in strategies and the loop, and how many the proofs, the contract or their tests find
 	$(BIN)/python tests/mutants/run.py

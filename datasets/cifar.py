@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .atomic_files import BadFile, locked, scratch
 from .data import Data
 from .dataset import Tell, silent
-from .preparation import BadFile, DownloadedDataset, elsewhere, fetching, locked, scratch
+from .downloads import DownloadedDataset, elsewhere, fetching
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,10 +19,9 @@ from typing import ClassVar
 
 from .data import SPLITS, Data
 from .dataset import DatasetInfo
-from .image_files import Labels, MaskedFiles, other_size
-from .image_formats import looks_whole
-from .pixels import BadImage, PixelRules, decode, header
-from .prepared_folder import PreparedFolder
+from .image_files import MaskedFiles, decode_mask, other_size
+from .listing import File, Tree, folders_in, images_below, place_in_draw
+from .pixels import BadImage, PixelRules, decode, looks_whole, size_of
 from .transforms import (
     IMAGENET_MEAN,
     IMAGENET_STD,
@@ -33,7 +32,7 @@ from .transforms import (
     ResizePair,
     pair_recipe,
 )
-from .tree import SPLIT_SEED, File, Tree, folders_in, images_below, place_in_draw
+from .verification import PreparedFolder
 
 IMAGES, MASKS = "leftImg8bit", "gtFine"
 IMAGE_END, MASK_END = "_leftImg8bit.png", "_gtFine_labelIds.png"
@@ -47,9 +46,7 @@ CLASSES = (
 )
 IDS = (7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33)  # of CLASSES, in the files
 KNOWN_IDS = range(34)  # those without a class are not evaluated
-LABELS = Labels(
-    label_of=dict.fromkeys(KNOWN_IDS, UNLABELLED) | {id_: number for number, id_ in enumerate(IDS)}
-)
+LABEL_OF = dict.fromkeys(KNOWN_IDS, UNLABELLED) | {id_: number for number, id_ in enumerate(IDS)}
 RULES = PixelRules(upright=False)
 
 
@@ -119,7 +116,7 @@ class Cityscapes(PreparedFolder):
     def divide(self, splits: dict[str, list[File]]) -> dict[str, list[File]]:
         """See `PreparedFolder.divide`: validation is one in ten cities of train, drawn by their names."""
         cities = {_city(file.path) for file in splits["train"]}
-        drawn = sorted(cities, key=lambda city: place_in_draw(city, SPLIT_SEED))
+        drawn = sorted(cities, key=place_in_draw)
         held_out = set(drawn[: max(1, round(CITIES_HELD_OUT * len(cities)))] if len(cities) > 1 else ())
         return {
             "train": [file for file in splits["train"] if _city(file.path) not in held_out],
@@ -127,22 +124,20 @@ class Cityscapes(PreparedFolder):
             "test": splits["test"],
         }
 
-    def look(self, path: str) -> tuple[str, ...]:
+    def look(self, path: str) -> None:
         """See `PreparedFolder.look`: of an image and its mask; label ids are read where check=decode."""
         image, mask = f"{self.root}/{path}", f"{self.root}/{mask_of(path)}"
-        about, mask_about = header(image, RULES), LABELS.header(mask)
-        sizes = [(entry.width, entry.height) for entry in (mask_about, about)]
-        if sizes[0] != sizes[1]:
-            raise BadImage(mask, other_size(*sizes))
+        size = size_of(image)
         if self.check == "decode" or not looks_whole(image):
             decode(image, RULES)
-        if self.check == "decode" or not looks_whole(mask):
-            LABELS.decode(mask)
-        return about.conversions
-
-    def reason(self, error: BadImage, path: str) -> str:
-        """See `PreparedFolder.reason`: a bad mask makes its image bad."""
-        return blamed(error, self.root, path)
+        try:
+            mask_size = size_of(mask, labels=True)
+            if mask_size != size:
+                raise BadImage(mask, other_size(mask_size, size))
+            if self.check == "decode" or not looks_whole(mask):
+                decode_mask(mask, LABEL_OF)
+        except BadImage as error:  # a bad mask makes its image bad
+            raise BadImage(image, f"its mask {mask_of(path)}: {error.reason}") from error
 
     def load(self) -> Data:
         """See `Dataset.load`."""
@@ -167,7 +162,7 @@ class Cityscapes(PreparedFolder):
             paths=paths,
             mask_of=mask_of,
             rules=RULES,
-            labels=LABELS,
+            label_of=LABEL_OF,
             transform=self.transform,
             normalise=self.normalise,
             change=change,
@@ -208,12 +203,6 @@ class Cityscapes(PreparedFolder):
 def mask_of(path: str) -> str:
     """Where the mask of the image at `path` is, both below the root."""
     return f"{MASKS}{path.removeprefix(IMAGES).removesuffix(IMAGE_END)}{MASK_END}"
-
-
-def blamed(error: BadImage, root: str, path: str) -> str:
-    """What is wrong with the image at `path` below `root`: its mask is named where that is bad."""
-    is_mask = error.path == f"{root}/{mask_of(path)}"
-    return f"its mask {mask_of(path)}: {error.reason}" if is_mask else error.reason
 
 
 def _city(path: str) -> str:

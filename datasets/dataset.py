@@ -76,7 +76,7 @@ class Dataset(ABC):
     def prepare(self, tell: Tell = silent) -> None:  # noqa: B027 (there may be no files)
         """Check the files, and fetch or unpack them if necessary; does nothing if there are none.
 
-        Several processes may call it at once (`preparation.locked`). Raises FileNotFoundError with the ways
+        Several processes may call it at once (`atomic_files.locked`). Raises FileNotFoundError with the ways
         out, ConnectionError without a network, ValueError and OSError that name the problem.
         """
 
@@ -85,7 +85,7 @@ class Dataset(ABC):
         return DatasetInfo()
 
     def about(self) -> dict[str, Any] | None:
-        """The result of `prepare` for people and records, see `manifest.Manifest`; None without files."""
+        """The result of `prepare` for people and records, see `verification.Manifest`; None without files."""
         return None
 
     def downloading(self) -> Self:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .pixels import BadImage, ImageHeader, PixelRules, decode, header, inspect
+from .pixels import BadImage, PixelRules, decode, decode_labels
 from .transforms import Change, PairChange, own_draws
 
 
@@ -92,7 +92,6 @@ class ImageFiles:
 # ------------------------------------------------------------------ a label for each pixel
 
 
-_AS_STORED = PixelRules(channels=1, upright=False)  # a grey image of 8 bits stays what it is
 _NAMED = 8  # unknown label ids in an error message
 
 
@@ -126,36 +125,21 @@ class MaskedSplit:
         return images, masks.to(torch.int64)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Labels:
-    """The label of each number in a mask file: `label_of`, 255 for unlabelled; other numbers are errors."""
+def decode_mask(path: str, label_of: dict[int, int]) -> Tensor:
+    """The labels uint8 [height, width] of the mask file at `path`.
 
-    label_of: dict[int, int]
-
-    def header(self, path: str) -> ImageHeader:
-        """The header of the mask at `path`. Raises BadImage, also if a pixel is not one byte."""
-        return _grey(path, header(path, _AS_STORED))
-
-    def decode(self, path: str) -> Tensor:
-        """The mask at `path`: uint8 [height, width]. Raises BadImage, which names unknown numbers."""
-        about, pixels = inspect(path, _AS_STORED)
-        _grey(path, about)
-        labels = self._table()[pixels[0].numpy()]
-        if labels.min() < 0:
-            unknown = np.unique(pixels[0].numpy()[labels < 0]).tolist()
-            more = ", ..." if len(unknown) > _NAMED else ""
-            known = sorted(self.label_of)
-            raise BadImage(
-                path,
-                f"label ids {', '.join(map(str, unknown[:_NAMED]))}{more}: unknown; must be of "
-                f"{known[0]} to {known[-1]}",
-            )
-        return torch.from_numpy(labels.astype(np.uint8))
-
-    def _table(self) -> np.ndarray:
-        table = np.full(256, -1, dtype=np.int16)
-        table[list(self.label_of)] = list(self.label_of.values())
-        return table
+    label_of: the label of each number in the file. Raises BadImage, which names other numbers.
+    """
+    numbers = decode_labels(path).numpy()
+    table = np.full(256, -1, dtype=np.int16)
+    table[list(label_of)] = list(label_of.values())
+    labels = table[numbers]
+    if labels.min() < 0:
+        unknown = np.unique(numbers[labels < 0]).tolist()
+        more = ", ..." if len(unknown) > _NAMED else ""
+        ids = f"label ids {', '.join(map(str, unknown[:_NAMED]))}{more}"
+        raise BadImage(path, f"{ids}: unknown; must be of {min(label_of)} to {max(label_of)}")
+    return torch.from_numpy(labels.astype(np.uint8))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -163,10 +147,10 @@ class MaskedFiles:
     """Like `MaskedSplit`, but reads its files when a batch is asked for.
 
     root: folder that paths are relative to; shape: of an image in a batch, [C, h, w]; paths [M]: the images;
-    mask_of: from the path of an image to that of its mask; rules, labels: from files to pixels and labels;
-    transform: an image uint8 [C, H, W] of any size and its mask uint8 [H, W] to those of one size;
-    normalise: uint8 [b, C, h, w] to float32; change: replaces transform in training, may draw from torch's
-    generator (`own_draws`). All are picklable.
+    mask_of: from the path of an image to that of its mask; rules: from file to pixels; label_of: as of
+    `decode_mask`; transform: an image uint8 [C, H, W] of any size and its mask uint8 [H, W] to those of one
+    size; normalise: uint8 [b, C, h, w] to float32; change: replaces transform in training, may draw from
+    torch's generator (`own_draws`). All are picklable.
     """
 
     root: str
@@ -174,7 +158,7 @@ class MaskedFiles:
     paths: Sequence[str]
     mask_of: Callable[[str], str]
     rules: PixelRules
-    labels: Labels
+    label_of: dict[int, int]
     transform: PairChange
     normalise: Callable[[Tensor], Tensor]
     change: PairChange | None = None
@@ -194,7 +178,7 @@ class MaskedFiles:
         """
         path = self.paths[index]
         mask_path = f"{self.root}/{self.mask_of(path)}"
-        image, mask = decode(f"{self.root}/{path}", self.rules), self.labels.decode(mask_path)
+        image, mask = decode(f"{self.root}/{path}", self.rules), decode_mask(mask_path, self.label_of)
         if image.shape[1:] != mask.shape:
             raise BadImage(mask_path, other_size(mask.shape[::-1], image.shape[:0:-1]))
         return image, mask
@@ -233,11 +217,3 @@ class MaskedFiles:
 def other_size(mask: Sequence[int], image: Sequence[int]) -> str:
     """The error message for a mask whose (width, height) is not that of its image."""
     return f"is {mask[0]} x {mask[1]}, its image {image[0]} x {image[1]}"
-
-
-def _grey(path: str, about: ImageHeader) -> ImageHeader:
-    if not about.exact or about.conversions:
-        how = about.conversions or ("its numbers are scaled, inverted or lossy",) * (about.mode == "L")
-        mode = ", ".join((f"mode {about.mode}", *how))
-        raise BadImage(path, f"{mode}: must hold one label id a pixel, of 8 bits (grey)")
-    return about

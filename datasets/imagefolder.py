@@ -1,30 +1,25 @@
-"""A folder of images with a subfolder for each class; splits are folders, or are held out of train.
+"""Data sets of image files with a label each; `ImageFolder` has a folder for each class.
 
   root/train/CLASS/...  root/validation/CLASS/... (or val)  root/test/CLASS/...
   root/CLASS/...                                            all of it is train
 
 A missing split is held out of train: the share `holdout` of each class, rounded, at least one image of a
-class that has three or more. The classes are the folders of train (or `class_names`), in the order of their
-code points, for all splits.
+class that has three or more. The classes are the folders of train, in the order of their code points, for
+all splits.
 """
 
+from abc import ABC
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from .data import SPLITS
-from .prepared_folder import SHOWN, FolderDataset
-from .tree import (
-    File,
-    Tree,
-    class_name,
-    folders_in,
-    hold_out,
-    images_below,
-    listed_classes,
-    loose_images,
-    share_of_class,
-)
+from .data import SPLITS, Data
+from .image_files import ImageFiles
+from .listing import File, Tree, folders_in, hold_out, images_below, listed_classes, loose_images
+from .pixels import PixelRules, decode, looks_whole, size_of
+from .transforms import IMAGENET_MEAN, IMAGENET_STD, CentreCrop, Change, Normalise, recipe
+from .verification import PreparedFolder
 
 FOLDERS = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
 # Names of splits in other tools, in any case. Read as classes, or ignored, they would be another data set.
@@ -32,18 +27,134 @@ LIKE_SPLITS = frozenset(("train", "training", "val", "valid", "validation", "dev
 
 
 @dataclass(frozen=True, kw_only=True)
+class FolderDataset(PreparedFolder, ABC):
+    """Images [channels, crop, crop] in files below `root`, one label each.
+
+    root, prepared, check, bad_files: see `PreparedFolder`; channels: 1 or 3; resize, crop: pixels of the
+    shorter side, and of the square cut from the centre; augment: random changes of training images
+    (`transforms.recipe`), applied to the square, except for resized_crop_flip, which cuts from the whole
+    image; mean, std: per channel, on a scale of 0 to 1. Raises ValueError for a value out of range.
+    """
+
+    channels: int = 3
+    resize: int = 256
+    crop: int = 224
+    augment: str = "none"
+    mean: tuple[float, ...] = IMAGENET_MEAN
+    std: tuple[float, ...] = IMAGENET_STD
+
+    upright: ClassVar[bool]  # whether EXIF orientation is applied
+    held_out_of: ClassVar[str] = "classes with 3 images or more"
+    loading_keys = frozenset(("root", "prepared", "resize", "crop", "augment", "mean", "std"))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("rules", "transform", "normalise", "change"):
+            getattr(self, name)  # each checks its values
+
+    @property
+    def rules(self) -> PixelRules:
+        """From file to pixels."""
+        return PixelRules(channels=self.channels, upright=self.upright)
+
+    @property
+    def transform(self) -> CentreCrop:
+        """From pixels of any size to pixels of one size."""
+        return CentreCrop(resize=self.resize, crop=self.crop)
+
+    @property
+    def change(self) -> Change | None:
+        """From pixels of any size to pixels for training; None without random changes."""
+        change = recipe(self.augment, (self.crop, self.crop))
+        if change is None or self.augment == "resized_crop_flip":
+            return change
+        from torchvision.transforms import v2  # `recipe` has imported it
+
+        return v2.Compose([self.transform, change])
+
+    @property
+    def normalise(self) -> Normalise:
+        """From pixels to the input of the model."""
+        return Normalise(mean=self.mean, std=self.std, channels=self.channels)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of an image, [C, H, W]."""
+        return self.channels, self.crop, self.crop
+
+    def look(self, path: str) -> None:
+        """See `PreparedFolder.look`."""
+        file = f"{self.root}/{path}"
+        size_of(file)
+        if self.check == "decode" or not looks_whole(file):
+            decode(file, self.rules)
+
+    def lacking(self, classes: Sequence[str], splits: dict[str, list[File]]) -> list[str]:
+        """See `PreparedFolder.lacking`."""
+        warnings = []
+        for split, files in splits.items():
+            absent = set(range(len(classes))) - {file.label for file in files}
+            if absent:
+                warnings.append(
+                    f"{split}: no image of {listed_classes([classes[n] for n in sorted(absent)])}"
+                )
+        return warnings
+
+    def load(self) -> Data:
+        """See `Dataset.load`."""
+        manifest = self.manifest()
+        splits = {
+            name: ImageFiles(
+                root=self.root,
+                shape=self.shape,
+                paths=manifest.paths[name],
+                labels=manifest.labels[name],
+                rules=self.rules,
+                transform=self.transform,
+                normalise=self.normalise,
+                change=self.change if name == "train" else None,
+            )
+            for name in SPLITS
+        }
+        return Data(
+            name=self.name,
+            classes=len(manifest.about["class_names"]),
+            shape=self.shape,
+            files=manifest.about["files"],
+            **splits,
+        )
+
+    def files_by_class(self, folder: str, tree: Tree) -> list[File]:
+        """The files of a split with a folder for each class, below `root`; misplaced ones go to `tree.bad`.
+
+        Raises ValueError for the folder of an unknown class.
+        """
+        where = Path(self.root) / folder
+        present = folders_in(str(where))
+        extra = [name for name in present if name not in tree.classes]
+        if extra:
+            raise ValueError(
+                f"{where}: {listed_classes(extra)} not among the classes of train/: remove the folder, or "
+                "add the class"
+            )
+        tree.bad.extend(loose_images(self.root, folder))
+        files: list[File] = []
+        for label, name in enumerate(tree.classes):
+            if name in present:
+                below = f"{folder}/{name}" if folder else name
+                files += images_below(self.root, below, label, tree.others)
+        return files
+
+
+@dataclass(frozen=True, kw_only=True)
 class ImageFolder(FolderDataset):
     """Images [channels, crop, crop]; each folder is a class.
 
-    class_names: the classes in the order of their numbers, empty for the folders of train; holdout: share of
-    train for a missing split; split_seed: seed of that draw (another value is another data set).
-    Raises ValueError for a value out of range.
+    holdout: share of train for a missing split. Raises ValueError for a value out of range.
     """
 
     root: str = "images"
-    class_names: tuple[str, ...] = ()
     holdout: float = 0.1
-    split_seed: int = 0
 
     name: ClassVar[str] = "imagefolder"
     upright: ClassVar[bool] = True
@@ -52,34 +163,28 @@ class ImageFolder(FolderDataset):
         super().__post_init__()
         if not 0 < self.holdout < 0.5:
             raise ValueError(f"dataset.holdout={self.holdout}: must be above 0 and below 0.5")
-        if len({class_name(name) for name in self.class_names}) != len(self.class_names):
-            raise ValueError(f"dataset.class_names={list(self.class_names)}: each must be there once")
 
     def tree(self) -> Tree:
         """See `PreparedFolder.tree`."""
         folders = self._split_folders()
-        names = self.class_names or tuple(self._classes(folders["train"]))
+        names = folders_in(str(Path(self.root) / folders["train"]))
         if len(names) < 2:
             raise ValueError(
                 f"dataset.root={self.root}: {len(names)} classes; there must be 2 or more folders of images "
                 "in train/, or in the root where there is no train/ (docs/data.md shows the layouts)"
             )
-        tree = Tree(classes=names, splits={})
+        tree = Tree(classes=tuple(names), splits={})
         for split in SPLITS:
             if split in folders:
-                tree.splits[split] = self._files(folders[split], tree)
-        if folders["train"]:
-            tree.warnings.extend(self._beside())
+                tree.splits[split] = self.files_by_class(folders[split], tree)
         return tree
 
     def divide(self, splits: dict[str, list[File]]) -> dict[str, list[File]]:
         """See `PreparedFolder.divide`."""
-        missing = [name for name in ("validation", "test") if name not in splits]
         drawn = hold_out(
             splits["train"],
-            share_of_class(self.holdout),
-            seed=self.split_seed,
-            names=missing,
+            lambda samples: max(round(self.holdout * samples), 1) if samples >= 3 else 0,
+            names=[name for name in ("validation", "test") if name not in splits],
             drawn_as=lambda path: path.removeprefix("train/"),  # class and path in its folder
         )
         return {**splits, **drawn}
@@ -108,56 +213,3 @@ class ImageFolder(FolderDataset):
                 f"dataset.root={self.root}: has {', '.join(f'{name}/' for name in top)} and no train/"
             )
         return splits
-
-    def _beside(self) -> list[str]:
-        """Warnings about files and folders next to train/ that are ignored."""
-        ignored = [f"{name}/" for name in folders_in(self.root) if name not in FOLDERS]
-        images = loose_images(self.root, "")
-        if images:
-            more = [f"and {len(images) - SHOWN} more"] if len(images) > SHOWN else []
-            names = ", ".join([*images[:SHOWN], *more])
-            ignored.append(f"{len(images)} image{'s' * (len(images) > 1)} ({names})")
-        return [f"beside train/ and not looked at: {name}" for name in ignored]
-
-    def _classes(self, folder: str) -> dict[str, str]:
-        """The folder of each class in `folder`, in the order of their code points."""
-        where = Path(self.root) / folder
-        names = folders_in(str(where))
-        classes = {class_name(name): name for name in names}
-        if len(classes) < len(names):
-            raise ValueError(
-                f"{where}: two folders have one name but for how an accent is stored: "
-                f"{', '.join(sorted(name for name in names if class_name(name) != name))}; rename them"
-            )
-        return dict(sorted(classes.items()))
-
-    def _files(self, folder: str, tree: Tree) -> list[File]:
-        """The files of a split, class by class; notes missing and misplaced files in `tree`."""
-        where = Path(self.root) / folder
-        labels = {class_name(name): number for number, name in enumerate(tree.classes)}
-        folders = self._classes(folder)
-        extra = sorted(folders.keys() - labels.keys())
-        if extra:
-            source = "dataset.class_names" if self.class_names else "train/"
-            raise ValueError(
-                f"{where}: {listed_classes(extra)} not among the classes of {source}: "
-                "remove the folder, or add the class"
-            )
-        tree.bad.extend((path, "lies in no class's folder") for path in loose_images(self.root, folder))
-        split: list[File] = []
-        for name, label in labels.items():
-            files: list[File] = []
-            if name in folders:
-                below = "/".join(part for part in (folder, folders[name]) if part)
-                files = images_below(self.root, below, label, tree.others)
-                tree.warnings.extend(self._splits_inside(below))
-            if not files:
-                tree.warnings.append(f"{folder or self.root}: no image of class {name!r}")
-            split += files
-        return split
-
-    def _splits_inside(self, below: str) -> list[str]:
-        """A warning if the folder of a class has folders named like splits."""
-        inside = folders_in(str(Path(self.root) / below))
-        named = ", ".join(f"{below}/{name}/" for name in inside if name.lower() in LIKE_SPLITS)
-        return [f"{named}: named like splits, but read as parts of one class"] if named else []

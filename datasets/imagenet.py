@@ -14,8 +14,8 @@ from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
 from .dataset import at_least
-from .prepared_folder import FolderDataset
-from .tree import SPLIT_SEED, File, Tree, folders_in, hold_out, images_below, loose_images
+from .imagefolder import FolderDataset
+from .listing import File, Tree, folders_in, hold_out, images_below
 
 WNID = re.compile(r"n[0-9]{8}")
 # Where train/ and val/ are, below the root: Kaggle's archive, its inner folders, torchvision's layout.
@@ -52,9 +52,9 @@ class ImageNet(FolderDataset):
                 "be 2 or more, 1000 in all of ImageNet"
             )
         tree = Tree(classes=tuple(names), splits={})
-        tree.splits["train"] = self._sorted_files(train, tree)
+        tree.splits["train"] = self.files_by_class(train, tree)
         if folders_in(str(Path(self.root) / val)):
-            tree.splits["test"] = self._sorted_files(val, tree)
+            tree.splits["test"] = self.files_by_class(val, tree)
         else:
             tree.splits["test"] = self._labelled_files(val, tree)
         if len(names) != 1000:
@@ -66,7 +66,6 @@ class ImageNet(FolderDataset):
         drawn = hold_out(
             splits["train"],
             lambda samples: self.validation_per_class,
-            seed=SPLIT_SEED,
             names=["validation"],
             drawn_as=_class_and_stem,
         )
@@ -81,23 +80,6 @@ class ImageNet(FolderDataset):
             f"dataset.root={self.root}: no folders train/ and val/ in {places}; get ImageNet from "
             "image-net.org or Kaggle and unpack it there (docs/data.md shows the layouts)"
         )
-
-    def _sorted_files(self, folder: str, tree: Tree) -> list[File]:
-        """The files of a split with a folder for each class."""
-        labels = {name: number for number, name in enumerate(tree.classes)}
-        folders = folders_in(str(Path(self.root) / folder))
-        extra = [name for name in folders if name not in labels]
-        if extra:
-            raise ValueError(
-                f"{Path(self.root) / folder}: {', '.join(extra)}: not among the classes of train/"
-            )
-        tree.bad.extend((path, "lies in no class's folder") for path in loose_images(self.root, folder))
-        missing = [name for name in tree.classes if name not in folders]
-        tree.warnings.extend(f"{folder}: no image of class {name!r}" for name in missing)
-        files: list[File] = []
-        for name in folders:
-            files += images_below(self.root, f"{folder}/{name}", labels[name], tree.others)
-        return files
 
     def _labelled_files(self, folder: str, tree: Tree) -> list[File]:
         """The files of a split that lie in one folder; a list has their classes."""
@@ -114,12 +96,6 @@ class ImageNet(FolderDataset):
         tree.bad.extend(
             (f"{folder}/{name}.JPEG", f"missing; {source} names it") for name in label_of if name not in stems
         )
-        present = {file.label for file in labelled}
-        tree.warnings.extend(
-            f"{folder}: no image of class {name!r}"
-            for number, name in enumerate(tree.classes)
-            if number not in present
-        )
         return labelled
 
     def _labels(self, classes: tuple[str, ...]) -> tuple[Path, dict[str, int]]:
@@ -128,14 +104,10 @@ class ImageNet(FolderDataset):
         for folder in (root, root / "ILSVRC", root.parent):
             if (folder / SOLUTION).is_file():
                 return folder / SOLUTION, _from_solution(folder / SOLUTION, classes)
-        places = (root / "ILSVRC" / "ImageSets" / "CLS-LOC", root / "ImageSets" / "CLS-LOC")
-        lists = [path for place in places for path in sorted(place.glob("val*.txt"))]
-        if not lists:
-            raise FileNotFoundError(
-                f"dataset.root={self.root}: val/ has no folders of classes, and its labels are not there: "
-                f"put Kaggle's {SOLUTION} into {self.root}, or sort val/ into folders as torchvision wants it"
-            )
-        return lists[0], _from_list(lists[0], classes)
+        raise FileNotFoundError(
+            f"dataset.root={self.root}: val/ has no folders of classes, and its labels are not there: "
+            f"put Kaggle's {SOLUTION} into {self.root}, or sort val/ into folders as torchvision wants it"
+        )
 
 
 def _class_and_stem(path: str) -> str:
@@ -155,24 +127,4 @@ def _from_solution(path: Path, classes: tuple[str, ...]) -> dict[str, int]:
         if name not in labels:
             raise ValueError(f"{path}: line {number}: {name or 'nothing'}: not among the classes of train/")
         label_of[row[0]] = labels[name]
-    return label_of
-
-
-def _from_list(path: Path, classes: tuple[str, ...]) -> dict[str, int]:
-    """Labels of a list `NAME LABEL`, the label a WordNet id or a number from 0 in the order of those."""
-    labels = {name: number for number, name in enumerate(classes)} | {
-        str(number): number for number in range(len(classes))
-    }
-    label_of = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        words = line.split()
-        if not words:
-            continue
-        if len(words) != 2 or words[1] not in labels:
-            raise ValueError(
-                f"{path}: line {number}: {line.strip()}: must be NAME LABEL, the label a WordNet id or 0 to "
-                f"{len(classes) - 1}; Kaggle's val.txt holds running numbers instead: put its {SOLUTION} "
-                f"beside the folder ILSVRC"
-            )
-        label_of[words[0].removesuffix(".JPEG")] = labels[words[1]]
     return label_of

@@ -19,9 +19,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from .atomic_files import BadFile, locked, scratch
 from .data import Data
 from .dataset import Tell, silent
-from .preparation import BadFile, DownloadedDataset, elsewhere, fetching, locked, scratch
+from .downloads import DownloadedDataset, elsewhere, fetching
 
 PARTS = ("train", "t10k")
 NAMES = [f"{part}-{kind}-ubyte" for part in PARTS for kind in ("images-idx3", "labels-idx1")]

@@ -1,4 +1,4 @@
-"""The samples of each rank in each step: every sample once per epoch, for any number of ranks.
+"""Sampler: cuts the order of an epoch into batches and pieces, each sample once, for any number of ranks.
 
 The order of an epoch is drawn from (seed, epoch), and cut into global batches; each of these is cut into one
 piece per rank, equal or in the ratio of shares. So the global batches depend neither on the number of ranks

@@ -17,16 +17,13 @@ from .stream_seeds import stream_seed
 
 # ImageNet's training images, on a scale of 0 to 1: torchvision's reference values.
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-LONGEST = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class CentreCrop:
     """The shorter side to `resize` pixels, bilinear with antialiasing; the centre of `crop` x `crop`.
 
-    The result is uint8 [C, crop, crop] for images of any size. If an image is more than `LONGEST` times as
-    long as wide, its ends are cut off first: they are not in the centre, and enlarged they take gigabytes.
-    Raises ValueError for sizes that do not fit.
+    The result is uint8 [C, crop, crop] for images of any size. Raises ValueError for sizes that do not fit.
     """
 
     resize: int
@@ -42,22 +39,10 @@ class CentreCrop:
 
     def __call__(self, pixels: Tensor) -> Tensor:
         """Transform pixels uint8 [C, H, W]."""
-        from torchvision.transforms.v2 import (
-            functional,
-        )  # takes half a second; not for `prepare`
+        from torchvision.transforms.v2 import functional  # takes half a second; not for `prepare`
 
-        resized = functional.resize(_without_ends(pixels), [self.resize], antialias=True)
+        resized = functional.resize(pixels, [self.resize], antialias=True)
         return functional.center_crop(resized, [self.crop, self.crop])
-
-
-def _without_ends(pixels: Tensor) -> Tensor:
-    """The middle of a long image [C, H, W]; the same length is cut from both ends."""
-    kept = LONGEST * min(pixels.shape[-2:])
-    for axis in (-2, -1):
-        cut = (pixels.shape[axis] - kept) // 2
-        if cut > 0:
-            pixels = pixels.narrow(axis, cut, pixels.shape[axis] - 2 * cut)
-    return pixels
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The base class of models, with the manual of how to add one, and the shape of what a model takes in."""
+"""The base class of models, with the manual of how to add one; the input's shape; a model without layers."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -36,3 +36,34 @@ class Model(ABC):
     @abstractmethod
     def build(self, spec: InputSpec) -> nn.Module:
         """The module for samples of `spec`, its weights drawn from torch's global generator."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sized(Model):
+    """A model of a given size without layers, for virtual time.
+
+    parameters, tensors: so many numbers in so many tensors of one size; gflops: of a sample's forward pass.
+    Raises ValueError for a number out of range.
+    """
+
+    parameters: int
+    tensors: int = 100
+    gflops: float = 1.0
+    name: str = "sized"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.tensors <= self.parameters:
+            raise ValueError(
+                f"model.tensors={self.tensors}: must be between 1 and model.parameters={self.parameters}"
+            )
+        if not self.gflops > 0:
+            raise ValueError(f"model.gflops={self.gflops}: must be > 0")
+
+    def numels(self) -> list[int]:
+        """The number of elements of each tensor."""
+        size, rest = divmod(self.parameters, self.tensors)
+        return [size + (place < rest) for place in range(self.tensors)]
+
+    def build(self, spec: InputSpec) -> nn.Module:
+        """Raises ValueError: there is nothing to train."""
+        raise ValueError(f"model={self.name}: has sizes and no layers; it is for launcher.timing_only=true")

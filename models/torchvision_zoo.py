@@ -1,4 +1,7 @@
-"""Every torchvision classification model by name, untrained, on images of any size.
+"""Every torchvision classification and segmentation model by name, untrained, on images of any size.
+
+`python -m daso_bench.models.torchvision_zoo` writes conf/model/NAME.yaml for each of them; the files are
+checked in, so that `daso-bench list models` does not have to import torch.
 
 The module that is built adapts the images, so that all arms of a study see the same: grey images are repeated
 to three channels; up to 64 pixels a side the ResNet family gets the usual stem for small images
@@ -9,7 +12,10 @@ side they can use. The last norm of each ResNet block starts at zero, so that a 
 from torch's global generator, which the caller seeds.
 """
 
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 from torch import Tensor, nn
@@ -57,8 +63,7 @@ class Torchvision(Model):
 
         Raises ValueError for an unknown name and for images with neither 1 nor 3 channels.
         """
-        if spec.channels not in (1, 3):
-            raise ValueError(f"dataset.channels={spec.channels}: model {self.name} takes 1 or 3")
+        _check_channels(self.name, spec)
         small_stem = self.small_images == "auto" and _takes_small_stem(self.name, spec)
         size = (spec.height, spec.width) if small_stem else usable_size(self.name, spec.height, spec.width)
         network = self._network(size, spec.classes)
@@ -70,9 +75,7 @@ class Torchvision(Model):
         # torchvision takes a second to import, and the built-in small models do not need it.
         from torchvision import models
 
-        known = models.list_models(module=models)
-        if self.name not in known:
-            raise ValueError(f"model.name={self.name}: unknown to torchvision; known: {', '.join(known)}")
+        _check_known(self.name, models.list_models(module=models))
         options: dict[str, object] = {"num_classes": classes}
         if self.name in ("googlenet", "inception_v3"):
             # Without auxiliary heads the output is only the logits; init_weights is their own initialisation.
@@ -124,3 +127,119 @@ def _give_small_stem(network: nn.Module) -> None:
     nn.init.kaiming_normal_(stem.weight, mode="fan_out", nonlinearity="relu")  # as torchvision does
     network.set_submodule("conv1", stem)
     network.set_submodule("maxpool", nn.Identity())
+
+
+def _check_channels(name: str, spec: InputSpec) -> None:
+    if spec.channels not in (1, 3):
+        raise ValueError(f"dataset.channels={spec.channels}: model {name} takes 1 or 3")
+
+
+def _check_known(name: str, known: Sequence[str]) -> None:
+    if name not in known:
+        raise ValueError(f"model.name={name}: unknown to torchvision; known: {', '.join(known)}")
+
+
+# ------------------------------------------------------------------ a label for each pixel
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchvisionSegmentation(Model):
+    """A segmentation model of torchvision, without auxiliary classifier; logits have the size of the images.
+
+    name: as in `torchvision.models.list_models(module=torchvision.models.segmentation)`;
+    zero_init_residual: the last norm of each block of a ResNet backbone starts at zero, so that it starts as
+    the identity (Goyal et al. 2017, arXiv:1706.02677, section 5.1); no effect on other backbones.
+    """
+
+    suggested_epochs: ClassVar[int] = 6  # for `train.epochs=auto`
+    task: ClassVar[str] = "segmentation"
+
+    name: str
+    zero_init_residual: bool = False
+
+    def build(self, spec: InputSpec) -> nn.Module:
+        """Module from images [b, 1 or 3, H, W] to logits [b, classes, H, W].
+
+        Raises ValueError for an unknown name and for images with neither 1 nor 3 channels.
+        """
+        # torchvision takes a second to import, and the built-in small models do not need it.
+        from torchvision import models
+
+        _check_channels(self.name, spec)
+        _check_known(self.name, models.list_models(module=models.segmentation))
+        # Without weights_backbone=None torchvision would download a trained backbone. lraspp has no auxiliary
+        # classifier and so no such option.
+        options = {} if self.name.startswith("lraspp") else {"aux_loss": False}
+        network = models.get_model(
+            self.name, weights=None, weights_backbone=None, num_classes=spec.classes, **options
+        )
+        if self.zero_init_residual:
+            _zero_last_norms(network)
+        return OutputAlone(network)
+
+
+def _zero_last_norms(network: nn.Module) -> None:
+    from torchvision.models.resnet import Bottleneck  # the only block of the ResNets that have such models
+
+    for block in network.modules():
+        if isinstance(block, Bottleneck):
+            nn.init.zeros_(block.get_parameter("bn3.weight"))
+
+
+class OutputAlone(nn.Module):
+    """Returns only the output `out` of a network, its logits."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits [b, classes, H, W] of images [b, 1 or 3, H, W]."""
+        return self.network(images.expand(-1, 3, -1, -1))["out"]
+
+
+# ------------------------------------------------------------------ conf/model/NAME.yaml
+
+FOLDER = Path(__file__).parents[1] / "conf" / "model"
+Kind = type[Torchvision] | type[TorchvisionSegmentation]
+FIRST_LINES: dict[Kind, str] = {
+    Torchvision: "# torchvision, untrained; written by models/torchvision_zoo.py",
+    TorchvisionSegmentation: "# segmentation: torchvision, untrained; written by models/torchvision_zoo.py",
+}
+
+
+def write_configs() -> None:
+    """Write all config files anew."""
+    from torchvision import models
+
+    for path in generated():
+        path.unlink()
+    for kind, module in ((Torchvision, models), (TorchvisionSegmentation, models.segmentation)):
+        for name in models.list_models(module=module):
+            (FOLDER / f"{name}.yaml").write_text(text(name, kind), encoding="utf-8")
+
+
+def text(name: str, kind: Kind) -> str:
+    """The config file of torchvision model `name`: its target and every field."""
+    fields = dataclasses.asdict(kind(name=name))
+    lines = [FIRST_LINES[kind], _target(kind)]
+    values = {key: str(value).lower() if isinstance(value, bool) else value for key, value in fields.items()}
+    return "\n".join([*lines, *(f"{key}: {value}" for key, value in values.items())]) + "\n"
+
+
+def generated() -> list[Path]:
+    """The files that an earlier run wrote."""
+    targets = {_target(kind) for kind in FIRST_LINES}
+    return sorted(
+        path
+        for path in FOLDER.glob("*.yaml")
+        if not targets.isdisjoint(path.read_text(encoding="utf-8").splitlines())
+    )
+
+
+def _target(kind: Kind) -> str:
+    return f"_target_: daso_bench.models.torchvision_zoo.{kind.__name__}"  # run as a script it is `__main__`
+
+
+if __name__ == "__main__":
+    write_configs()

@@ -20,7 +20,7 @@ def document(text: str) -> str:
     head, marker, _ = text.partition(MARKER)
     if not marker:
         raise ValueError(f"{FILE}: has lost its marker {MARKER}")
-    names = [entry.name for entry in groups.entries("strategy")]
+    names = list(groups.entries("strategy"))
     names.sort(key=lambda name: (name != "ddp", name))
     return f"{head}{MARKER}\n\n" + "\n".join(page(name) for name in names)
 

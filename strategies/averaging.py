@@ -1,17 +1,17 @@
 """Strategies whose models move apart for a round of steps and are then averaged, and the means they use.
 
 `PeriodicStrategy` counts the steps of a round, ends the round with a blocking average, and derives the rest
-from that: sync points, agreement to stop, the evaluated model, the state of a resume. A `Mean` is an object,
-so that a subclass can choose how an average is made.
+from that: sync points, agreement to stop, the evaluated model, the state of a resume. A `Mean` is a function
+of a flat vector, so that a subclass can choose how an average is made.
 
 The payload of an average is one flat vector [m + F + 1]: parameters, floating-point buffers if they travel
 with them, and one element that is above 0 if a rank requests a stop.
 """
 
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,45 +29,30 @@ BUFFERS = ["average", "broadcast", "none"]
 OPTIMIZER_STATE = ["keep", "average", "reset"]
 
 
-class Mean(ABC):
-    """A blocking mean of flat vectors, with the same result on every rank. All ranks call it together."""
-
-    @abstractmethod
-    def __call__(self, flat: Tensor) -> None:
-        """Replace `flat` [n] by the mean, in place."""
+Mean = Callable[[Tensor], None]
+"""Replaces a flat vector [n] by its mean: in place, blocking, with the same result on every rank. All ranks
+call it together."""
 
 
-class WorldMean(Mean):
-    """Σ_r w_r·x_r over all ranks in one all-reduce; without `weight` (this rank's w_r) 1/R for each."""
-
-    def __init__(self, comm: Communicator, weight: float | None = None) -> None:
-        self.comm, self.weight = comm, weight
-
-    def __call__(self, flat: Tensor) -> None:
-        if self.weight is not None:
-            flat *= self.weight
-        self.comm.all_reduce(flat, WORLD).wait()
-        if self.weight is None:
-            flat /= self.comm.topology.ranks
+def world_mean(comm: Communicator, flat: Tensor, weight: float | None = None) -> None:
+    """A `Mean`: Σ_r w_r·x_r over all ranks in one all-reduce; without `weight` (this rank's w_r) 1/R each."""
+    if weight is not None:
+        flat *= weight
+    comm.all_reduce(flat, WORLD).wait()
+    if weight is None:
+        flat /= comm.topology.ranks
 
 
-class LeaderMean(Mean):
-    """Σ_j w_j·x_j over nodes whose ranks are equal; without `weight` (this node's w_j) ranks / R.
+def leader_mean(comm: Communicator, flat: Tensor, weight: float | None = None) -> None:
+    """A `Mean`: Σ_j w_j·x_j over nodes whose ranks are equal; without `weight` (this node's w_j) ranks / R.
 
     Leaders all-reduce, then broadcast in their nodes: one copy per node crosses the link.
     """
-
-    def __init__(self, comm: Communicator, weight: float | None = None) -> None:
-        self.comm = comm
-        topology = comm.topology
-        self.weight = len(topology.on_node(comm.node)) / topology.ranks if weight is None else weight
-
-    def __call__(self, flat: Tensor) -> None:
-        if self.comm.local_rank == 0:
-            flat *= self.weight
-            self.comm.all_reduce(flat, LEADERS).wait()
-        with self.comm.summing("inter"):  # the other ranks of the node wait here while their leader sums
-            self.comm.broadcast(flat, 0, NODE).wait()
+    if comm.local_rank == 0:
+        flat *= len(comm.members(NODE)) / comm.topology.ranks if weight is None else weight
+        comm.all_reduce(flat, LEADERS).wait()
+    with comm.summing("inter"):  # the other ranks of the node wait here while their leader sums
+        comm.broadcast(flat, 0, NODE).wait()
 
 
 class PeriodicStrategy(Strategy):
@@ -83,6 +68,10 @@ class PeriodicStrategy(Strategy):
     # Rounds that are longer than the distance of evaluations change what is evaluated, and how often.
     may_differ = ("strategy", "evaluation.mode", "evaluation.count")
     needs_numbers = (("optimizer_state", "average"),)  # which state an optimizer has shows in its steps only
+    remembers = (
+        *("since", "period", "stop_requested", "lengths", "steps_of_phase", "first_average"),
+        *("averaged_after", "spreads"),
+    )
     period: int = 1
 
     def start(self, replica: Replica, comm: Communicator, *, mean: Mean | None = None) -> None:
@@ -92,7 +81,7 @@ class PeriodicStrategy(Strategy):
         each rank, so buffers then travel alone, averaged by `everybody`.
         """
         self.replica, self.comm = replica, comm
-        self.everybody = WorldMean(comm)
+        self.everybody: Mean = partial(world_mean, comm)
         self.mean = mean or self.everybody
         named = replica.parameters.named()
         self.buffers_ride = mean is None and self.config.buffers == "average"
@@ -167,7 +156,7 @@ class PeriodicStrategy(Strategy):
         return self.since == 0 or progress.last_step
 
     def snapshot(self, progress: Progress) -> Callable[[], Tensor]:
-        return mean_of_snapshots(self.replica, self.config.buffers, self.mean, self.everybody)
+        return mean_of_snapshots(self.replica, self.comm, self.config.buffers, self.mean, self.everybody)
 
     @contextmanager
     def averaged_model(self) -> Iterator[None]:
@@ -178,7 +167,7 @@ class PeriodicStrategy(Strategy):
                 self.replica.load(mean)
             # `none` is about training: an evaluated model has one set of statistics in any case.
             if self.since or self.synchronous or self.config.buffers == "none":
-                mix_buffers(self.replica, self.config.buffers, self.everybody)
+                mix_buffers(self.replica, self.comm, self.config.buffers, self.everybody)
             yield
 
     def finalize(self) -> None:
@@ -187,26 +176,6 @@ class PeriodicStrategy(Strategy):
             self._average(None)
 
     # ---------------------------------------------------------------- records
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "since": self.since,
-            "period": self.period,
-            "stop_requested": self.stop_requested,
-            "lengths": dict(self.lengths),
-            "steps_of_phase": dict(self.steps_of_phase),
-            "first_average": self.first_average,
-            "averaged_after": list(self.averaged_after),
-            "spreads": list(self.spreads),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.since, self.period = state["since"], state["period"]
-        self.stop_requested = state["stop_requested"]
-        self.lengths = Counter(state["lengths"])
-        self.steps_of_phase = Counter(state["steps_of_phase"])
-        self.first_average = state["first_average"]
-        self.averaged_after, self.spreads = list(state["averaged_after"]), list(state["spreads"])
 
     def record(self, progress: Progress) -> dict[str, Any]:
         """`spread`: ‖θ_i - mean‖ / ‖mean‖ of this rank just before the epoch's last average."""
@@ -261,7 +230,7 @@ class PeriodicStrategy(Strategy):
             self.outer(mean, progress)
         self.model.unpack(flat)
         if not self.buffers_ride and self.config.buffers != "none":
-            mix_buffers(self.replica, self.config.buffers, self.everybody)
+            mix_buffers(self.replica, self.comm, self.config.buffers, self.everybody)
         # Weights are positive: the mean of the stop flags is above 0 if any rank requests a stop.
         self.agreed = stop_flags > 0
         self.since = 0
@@ -271,12 +240,12 @@ class PeriodicStrategy(Strategy):
         self.spreads: list[float] = []
 
 
-def mix_buffers(replica: Replica, policy: str, mean: WorldMean) -> None:
+def mix_buffers(replica: Replica, comm: Communicator, policy: str, mean: Mean) -> None:
     """Give all ranks one set of floating-point buffers: rank 0's (`broadcast`), else the mean."""
-    if replica.buffers.numel and mean.comm.topology.ranks > 1:
+    if replica.buffers.numel and comm.topology.ranks > 1:
         flat = replica.buffers.pack()
         if policy == "broadcast":
-            mean.comm.broadcast(flat, 0, WORLD).wait()
+            comm.broadcast(flat, 0, WORLD).wait()
         else:
             mean(flat)
         replica.buffers.unpack(flat)
@@ -295,7 +264,7 @@ def mix_optimizer_state(replica: Replica, policy: str, mean: Mean) -> None:
 
 
 def mean_of_snapshots(
-    replica: Replica, policy: str, mean: Mean, everybody: WorldMean
+    replica: Replica, comm: Communicator, policy: str, mean: Mean, everybody: Mean
 ) -> Callable[[], Tensor]:
     """For `Strategy.snapshot`: parameters by `mean`, buffers by `everybody` or from rank 0 (`broadcast`)."""
     copy = replica.model_vector()
@@ -308,7 +277,7 @@ def mean_of_snapshots(
         parameters, buffers = model[: replica.numel], model[replica.numel :]
         mean(parameters)
         if buffers.numel() and policy == "broadcast":
-            everybody.comm.broadcast(buffers, 0, WORLD).wait()
+            comm.broadcast(buffers, 0, WORLD).wait()
         elif buffers.numel():
             everybody(buffers)
         return model

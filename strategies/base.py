@@ -46,8 +46,8 @@ class Strategy(ABC):
     A subclass must define `setup`. The defaults of all other methods are right for a strategy that averages
     gradients over all ranks in every step, so that replicas stay equal. A strategy whose replicas differ
     between two sync points also defines `stop_agreed`, `is_sync_point`, `averaged_model` and `finalize`, and
-    sets `samples_between_syncs` in `setup`. A strategy that remembers anything defines `state_dict` and
-    `load_state_dict`. All ranks call the methods in the same order; only `before_batch` to `after_epoch` of
+    sets `samples_between_syncs` in `setup`. A strategy that a resume must restore names its attributes in
+    `remembers`. All ranks call the methods in the same order; only `before_batch` to `after_epoch` of
     an `AsynchronousStrategy` are called at each rank's own pace.
 
     Class attributes:
@@ -61,6 +61,8 @@ class Strategy(ABC):
             or their beginnings, that may differ from the baseline's in a fair comparison.
         tuned: at most three keys of `Config`, each with the values that `daso-bench tune` tries in addition
             to what it tries for all strategies. Values that `check` refuses are failed trials.
+        remembers: attributes that this rank needs for a resume beside the replica: tensors, numbers, strings,
+            lists, dicts.
         caveats: sentences that the report prints with every number of this strategy.
 
     Attributes that `setup` may set:
@@ -77,6 +79,7 @@ class Strategy(ABC):
     needs_numbers: ClassVar[tuple[tuple[str, Any], ...]] = ()
     may_differ: ClassVar[tuple[str, ...]] = ("strategy",)
     tuned: ClassVar[tuple[tuple[str, tuple[Any, ...]], ...]] = ()
+    remembers: ClassVar[tuple[str, ...]] = ()
     caveats: ClassVar[tuple[str, ...]] = ()
 
     samples_between_syncs: float = 0
@@ -186,11 +189,20 @@ class Strategy(ABC):
         """The run ends: complete what is in flight and make all replicas equal."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What this rank needs for a resume beside the replica: tensors, numbers, strings, lists, dicts."""
-        return {}
+        """What this rank needs for a resume beside the replica. Default: the attributes in `remembers`."""
+        return {name: getattr(self, name) for name in self.remembers}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore `state_dict`, after `setup`. Its tensors are on the CPU, whatever the replica's device."""
+        """Restore `state_dict`, after `setup`. Its tensors are on the CPU, whatever the replica's device.
+
+        Default: the attributes in `remembers`; a tensor goes where the attribute's present one is, else to
+        the replica's device.
+        """
+        for name in self.remembers:
+            value, present = state[name], getattr(self, name)
+            if isinstance(value, Tensor):
+                value = value.to(present.device) if isinstance(present, Tensor) else self.replica.here(value)
+            setattr(self, name, value)
 
     # ---------------------------------------------------------------- records
 
@@ -208,3 +220,27 @@ class Strategy(ABC):
         `target_step`: steps until the target was reached; None: it was not.
         """
         return []
+
+
+class AsynchronousStrategy(Strategy):
+    """Each rank draws its own samples from all data and steps at its own pace; global samples end the run.
+
+    With other strategies all ranks take equal steps on the pieces of common global batches. Here `step` and
+    `batch` of `Progress` count this rank's steps, and `is_sync_point` is true where all ranks have applied
+    the same round.
+    """
+
+    @abstractmethod
+    def samples(self, progress: Progress) -> int:
+        """Global samples that the model has seen at this sync point, exactly; equal on all ranks."""
+
+    @abstractmethod
+    def global_samples(self, progress: Progress) -> int:
+        """Global samples before the present step, as far as this rank knows: for the learning rate."""
+
+    def ended(self, progress: Progress) -> bool:
+        """Whether the run ends at this sync point, by `progress.samples`. Equal on all ranks."""
+        return progress.samples >= progress.budget
+
+    def reserve(self, copies: int) -> None:
+        """Training with deferred evaluation begins: at most so many snapshots are kept at once."""

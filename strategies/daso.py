@@ -33,12 +33,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from .averaging import LeaderMean, WorldMean, mean_of_snapshots, mix_buffers, samples_of_round
+from .averaging import Mean, leader_mean, mean_of_snapshots, mix_buffers, samples_of_round, world_mean
 from .base import Strategy
 from .communicator import Communicator, Work
 from .errors import ConfigError, above, at_least, one_of
@@ -177,6 +178,10 @@ class DASO(Strategy):
     Config = DASOConfig
     reads_epoch_loss = True
     config: DASOConfig
+    remembers = (
+        *("active", "reference", "equal", "stop_requested", "steps_of_phase", "epochs_of_phase"),
+        *("first_cycling_step", "events", "waits", "spread", "blocked_ns", "transfer_ns"),
+    )
     # Where an epoch is longer than the distance of evaluations, copies are evaluated, or fewer models.
     may_differ = ("strategy", "evaluation.mode", "evaluation.count")
     tuned = (
@@ -214,7 +219,7 @@ class DASO(Strategy):
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.check(self.config, Plan(comm.topology, progress.epochs, 0))
         self.replica, self.comm = replica, comm
-        self.everybody = WorldMean(comm)
+        self.everybody: Mean = partial(world_mean, comm)
         self.nodes = comm.topology.nodes
         self.ranks_per_node = comm.topology.ranks_of_nodes[0]
         self.warmup_epochs, self.cooldown_epochs = self.config.blocking_epochs(progress.epochs)
@@ -237,7 +242,6 @@ class DASO(Strategy):
         replica.average_gradients_over(NODE, bucket_mib=self.config.bucket_mib)
         if self.config.transport_dtype is not None:
             self.transport = TRANSPORT[self.config.transport_dtype]
-            self._probe_transport()
             self.reference = replica.flat()
 
     def phase(self, epoch: int) -> Phase:
@@ -276,8 +280,8 @@ class DASO(Strategy):
                 self._start(batch, wait)
             if self.pending and self.pending[0].due == batch:
                 self._merge(self.pending.pop(0), batch)
-        if batch == last:
-            self._epoch_end_buffers()
+        if batch == last and self.config.buffers != "none":
+            mix_buffers(self.replica, self.comm, self.config.buffers, self.everybody)
 
     def after_epoch(self, progress: Progress) -> None:
         self.epochs_of_phase[self.phase(progress.epoch)] += 1
@@ -293,13 +297,8 @@ class DASO(Strategy):
             [rule.sync_every, rule.wait_batches, rule.bad_epochs, rule.best], dtype=torch.float64
         )
         self.comm.broadcast(decision, 0, WORLD, channel="control").wait()
-        period, wait, bad, best = decision.tolist()
-        rule.sync_every, rule.wait_batches, rule.bad_epochs, rule.best = (
-            int(period),
-            int(wait),
-            int(bad),
-            best,
-        )
+        *integers, rule.best = decision.tolist()
+        rule.sync_every, rule.wait_batches, rule.bad_epochs = map(int, integers)
         self.decisions.append(
             {"loss": progress.epoch_loss, "plateau": changed, "bad_epochs": rule.bad_epochs}
         )
@@ -318,18 +317,18 @@ class DASO(Strategy):
         return self.equal
 
     def snapshot(self, progress: Progress) -> Callable[[], Tensor]:
-        mean = LeaderMean(self.comm)
-        return mean_of_snapshots(self.replica, self.config.buffers, mean, self.everybody)
+        mean = partial(leader_mean, self.comm)
+        return mean_of_snapshots(self.replica, self.comm, self.config.buffers, mean, self.everybody)
 
     @contextmanager
     def averaged_model(self) -> Iterator[None]:
         with self.replica.kept():
             if self.nodes > 1 and not self.equal:
                 mean = self.replica.flat()
-                LeaderMean(self.comm)(mean)
+                leader_mean(self.comm, mean)
                 self.replica.load(mean)
             # `none` is about training: an evaluated model has one set of statistics in any case.
-            mix_buffers(self.replica, self.config.buffers, self.everybody)
+            mix_buffers(self.replica, self.comm, self.config.buffers, self.everybody)
             yield
 
     def finalize(self) -> None:
@@ -346,21 +345,11 @@ class DASO(Strategy):
     def state_dict(self) -> dict[str, Any]:
         self.wait_pending()
         return {
+            **super().state_dict(),
             "nodes": self.nodes,
             "ranks_per_node": self.ranks_per_node,
-            "active": self.active,
             "rule": [self.rule.sync_every, self.rule.wait_batches, self.rule.best, self.rule.bad_epochs],
             "pending": [[t.start, t.due, t.local_rank, t.buffer] for t in self.pending],
-            "reference": self.reference,
-            "equal": self.equal,
-            "stop_requested": self.stop_requested,
-            "steps_of_phase": dict(self.steps_of_phase),
-            "epochs_of_phase": dict(self.epochs_of_phase),
-            "first_cycling_step": self.first_cycling_step,
-            "events": [list(event) for event in self.events],
-            "waits": list(self.waits),
-            "spread": self.spread,
-            "times": [self.blocked_ns, self.transfer_ns],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -369,21 +358,11 @@ class DASO(Strategy):
                 f"this checkpoint is of {state['nodes']} nodes x {state['ranks_per_node']} ranks, "
                 f"the run has {self.nodes} x {self.ranks_per_node}: daso resumes only on the same shape"
             )
-        self.active = state["active"]
+        super().load_state_dict(state)
         self.rule = PlateauRule(self.config, *state["rule"])
         here = self.replica.here
         self.pending = [Transfer(start, due, q, here(buffer)) for start, due, q, buffer in state["pending"]]
-        self.reference = here(state["reference"])
-        self.equal = state["equal"]
-        self.stop_requested = state["stop_requested"]
-        self.steps_of_phase = Counter(state["steps_of_phase"])
-        self.epochs_of_phase = Counter(state["epochs_of_phase"])
-        self.first_cycling_step = state["first_cycling_step"]
         self.epoch_period = (self.rule.sync_every, self.rule.wait_batches)
-        self.events = [(batch, letter, q) for batch, letter, q in state["events"]]
-        self.waits = list(state["waits"])
-        self.spread = state["spread"]
-        self.blocked_ns, self.transfer_ns = state["times"]
 
     def record(self, progress: Progress) -> dict[str, Any]:
         counts = Counter(letter for _, letter, _ in self.events)
@@ -465,7 +444,8 @@ class DASO(Strategy):
     def _average(self, progress: Progress) -> None:
         last = progress.last_batch
         before = self.replica.flat() if last else None
-        flat = self._average_over_nodes(self.replica.flat, progress.batch, self._compressed(progress.epoch))
+        compressed = self.reference is not None and self.phase(progress.epoch) != "cycling"
+        flat = self._average_over_nodes(self.replica.flat, progress.batch, compressed)
         self.replica.load(flat)
         self.equal = True
         if self.reference is not None:
@@ -540,20 +520,3 @@ class DASO(Strategy):
         self.spread: float | None = None
         self.decisions: list[dict[str, Any]] = []
         self.epoch_period = (self.rule.sync_every, self.rule.wait_batches)
-
-    def _compressed(self, epoch: int) -> bool:
-        return self.reference is not None and self.phase(epoch) != "cycling"
-
-    def _probe_transport(self) -> None:
-        try:
-            self.comm.all_reduce(
-                torch.ones(1, dtype=self.transport, device=self.replica.parameters.device), WORLD
-            ).wait()
-        except RuntimeError as error:
-            raise ConfigError(
-                f"strategy.transport_dtype={self.config.transport_dtype}: this backend cannot sum it: {error}"
-            ) from error
-
-    def _epoch_end_buffers(self) -> None:
-        if self.config.buffers != "none":
-            mix_buffers(self.replica, self.config.buffers, self.everybody)

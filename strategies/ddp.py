@@ -90,6 +90,7 @@ class DDP(Strategy):
 
     Config = DDPConfig
     config: DDPConfig
+    remembers = ("algorithm", "timed_s")
     tuned = (("bucket_mib", (5.0, 10.0, 25.0, 50.0)),)
     caveats = (
         "Its buckets overlap with the backward pass; overlap=false is an ablation, never a baseline.",
@@ -119,11 +120,11 @@ class DDP(Strategy):
 
     def state_dict(self) -> dict[str, Any]:
         state = self.reduction.state_dict() if self.reduction is not None else {}
-        return {"algorithm": self.algorithm, "timed_s": self.timed_s, "reduction": state}
+        return {**super().state_dict(), "reduction": state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         # What `best` has chosen once is kept: another sum rounds differently.
-        self.algorithm, self.timed_s = state["algorithm"], state["timed_s"]
+        super().load_state_dict(state)
         self._average()
         if self.reduction is not None:
             self.reduction.load_state_dict(state["reduction"])

@@ -58,6 +58,7 @@ class DiLoCo(PeriodicStrategy):
 
     Config = DiLoCoConfig
     config: DiLoCoConfig
+    remembers = (*PeriodicStrategy.remembers, "model_between_rounds", "momentum", "outer_norms")
     tuned = (
         ("sync_every", (5, 10, 20, 40)),
         ("outer_lr", (0.5, 0.7, 0.9, 1.0)),
@@ -106,20 +107,6 @@ class DiLoCo(PeriodicStrategy):
         theta -= step
         mean.copy_(theta)
         self.outer_norms.append(torch.linalg.vector_norm(step).item())
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            **super().state_dict(),
-            "model_between_rounds": self.model_between_rounds,
-            "momentum": self.momentum,
-            "outer_norms": list(self.outer_norms),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.model_between_rounds.copy_(state["model_between_rounds"])
-        self.momentum.copy_(state["momentum"])
-        self.outer_norms = list(state["outer_norms"])
 
     def record(self, progress: Progress) -> dict[str, Any]:
         """`outer_step_norms`: the length of each outer step of the epoch."""

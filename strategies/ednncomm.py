@@ -23,11 +23,12 @@ normalisation are means of variances, not pooled ones.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
-from .averaging import LeaderMean, Mean, PeriodicStrategy, WorldMean, check_policies, samples_of_round
+from .averaging import PeriodicStrategy, check_policies, leader_mean, samples_of_round, world_mean
 from .communicator import Communicator
 from .errors import ConfigError, above, at_least, one_of
 from .gradients import DEFAULT_BUCKET_MIB
@@ -58,27 +59,22 @@ class EDNNCommConfig:
         check_policies(self)
 
 
-class SlicedMean(Mean):
+def sliced_mean(comm: Communicator, flat: Tensor, weight: float) -> None:
     """Σ_j w_j·x_j over nodes of G ranks each, whose vectors are equal inside a node; `weight` is w_j.
 
     Local rank q sums the q-th of G slices with its peers, so every link between nodes carries its part; then
     each node gathers its slices.
     """
-
-    def __init__(self, comm: Communicator, weight: float) -> None:
-        self.comm, self.weight = comm, weight
-
-    def __call__(self, flat: Tensor) -> None:
-        ranks, q = len(self.comm.members(NODE)), self.comm.local_rank
-        size = -(-flat.numel() // ranks)
-        piece = flat[q * size : (q + 1) * size] * self.weight
-        # All slices have one size, or they could not be gathered.
-        own = flat.new_zeros(size)
-        own[: piece.numel()] = piece
-        self.comm.all_reduce(own, peers(q)).wait()
-        whole = flat.new_empty(size * ranks)
-        self.comm.all_gather(whole, own, NODE).wait()
-        flat.copy_(whole[: flat.numel()])
+    ranks, q = len(comm.members(NODE)), comm.local_rank
+    size = -(-flat.numel() // ranks)
+    piece = flat[q * size : (q + 1) * size] * weight
+    # All slices have one size, or they could not be gathered.
+    own = flat.new_zeros(size)
+    own[: piece.numel()] = piece
+    comm.all_reduce(own, peers(q)).wait()
+    whole = flat.new_empty(size * ranks)
+    comm.all_gather(whole, own, NODE).wait()
+    flat.copy_(whole[: flat.numel()])
 
 
 class EDNNComm(PeriodicStrategy):
@@ -86,6 +82,7 @@ class EDNNComm(PeriodicStrategy):
 
     Config = EDNNCommConfig
     config: EDNNCommConfig
+    remembers = (*PeriodicStrategy.remembers, "full_batch")
     tuned = (("sync_every", ("auto", 2, 4, 8)), ("optimizer_state", ("keep", "average")))
     caveats = (
         "Implemented after the abstract and the figure: averages, weights, order and what happens to buffers "
@@ -109,7 +106,7 @@ class EDNNComm(PeriodicStrategy):
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.check(self.config, Plan(comm.topology, progress.epochs, progress.global_batch_size))
         replica.average_gradients_over(NODE, bucket_mib=self.config.bucket_mib)
-        self.start(replica, comm, mean=LeaderMean(comm))
+        self.start(replica, comm, mean=partial(leader_mean, comm))
         self.period = self._period(progress)
         self.full_batch: list[int] = []
         if not self.holds_all(NODE):
@@ -127,13 +124,10 @@ class EDNNComm(PeriodicStrategy):
         epoch_ends = self.config.sync_at_epoch_end and progress.last_batch
         return self.since >= self.period or epoch_ends
 
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "full_batch": self.full_batch}
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        if state["full_batch"]:
-            self._weigh(state["full_batch"])
+        if self.full_batch:
+            self._weigh(self.full_batch)
 
     def record(self, progress: Progress) -> dict[str, Any]:
         given = self.config.sync_every != "auto"
@@ -155,11 +149,7 @@ class EDNNComm(PeriodicStrategy):
         """Give each rank and node its share of a full batch as weight (`full_batch`: samples by rank)."""
         comm, total = self.comm, sum(full_batch)
         self.full_batch = list(full_batch)
-        self.everybody = WorldMean(comm, full_batch[comm.rank] / total)
+        self.everybody = partial(world_mean, comm, weight=full_batch[comm.rank] / total)
+        mean = {"leader": leader_mean, "sliced": sliced_mean}.get(self.config.exchange)
         node = sum(full_batch[rank] for rank in comm.members(NODE)) / total
-        means: dict[str, Mean] = {
-            "leader": LeaderMean(comm, node),
-            "sliced": SlicedMean(comm, node),
-            "world": self.everybody,
-        }
-        self.mean = means[self.config.exchange]
+        self.mean = self.everybody if mean is None else partial(mean, comm, weight=node)

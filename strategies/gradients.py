@@ -47,27 +47,26 @@ class Reduction(ABC):
     """Another way to sum a bucket of gradients over a group than one all-reduce."""
 
     @abstractmethod
-    def sum(self, bucket: Tensor, index: int, shapes: Sequence[tuple[int, ...]], comm: Communicator) -> None:
-        """Sum `bucket` [n] over the group, in place and blocking.
+    def levels(
+        self, bucket: Tensor, index: int, shapes: Sequence[tuple[int, ...]], comm: Communicator
+    ) -> Iterator[Work | None]:
+        """Sum `bucket` [n] over the group in place: started operations, each waited for before the next.
 
-        Called, as `levels` is, for each bucket in order, on all ranks in the same order; over real processes
-        on a helper thread while the backward pass goes on. All verbs on the channel `gradients`.
+        None: a level in which this rank has no part. All ranks yield equally often, so that a `Pipeline` may
+        begin the next bucket meanwhile. Called for each bucket in order, on all ranks in the same order; over
+        real processes on a helper thread while the backward pass goes on. All verbs on the channel
+        `gradients`.
 
         Args:
             index: the bucket's number in this step, 0 first.
             shapes: of the gradients that lie in it one after the other, Σ numel = n.
         """
 
-    def levels(
-        self, bucket: Tensor, index: int, shapes: Sequence[tuple[int, ...]], comm: Communicator
-    ) -> Iterator[Work | None]:
-        """The same sum as a generator of started operations, each to be waited for before the next.
-
-        None: a level in which this rank has no part. All ranks yield equally often, so that a `Pipeline` may
-        begin the next bucket meanwhile. Default: the whole sum at once.
-        """
-        self.sum(bucket, index, shapes, comm)
-        yield from ()
+    def sum(self, bucket: Tensor, index: int, shapes: Sequence[tuple[int, ...]], comm: Communicator) -> None:
+        """All levels, one after the other."""
+        for work in self.levels(bucket, index, shapes, comm):
+            if work is not None:
+                work.wait()
 
     def state_dict(self) -> dict[str, Any]:
         """What a resume needs of this rank."""
@@ -75,20 +74,6 @@ class Reduction(ABC):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 (many have no state)
         """Restore `state_dict`."""
-
-
-class LevelReduction(Reduction):
-    """A reduction in several levels: `levels` is what a subclass writes."""
-
-    def sum(self, bucket: Tensor, index: int, shapes: Sequence[tuple[int, ...]], comm: Communicator) -> None:
-        for work in self.levels(bucket, index, shapes, comm):
-            if work is not None:
-                work.wait()
-
-    @abstractmethod
-    def levels(
-        self, bucket: Tensor, index: int, shapes: Sequence[tuple[int, ...]], comm: Communicator
-    ) -> Iterator[Work | None]: ...
 
 
 class Pipeline:
@@ -102,14 +87,14 @@ class Pipeline:
     """
 
     def __init__(self) -> None:
-        self._under_way: list[BucketSum] = []
+        self._under_way: list[tuple[Iterator[None], Callable[[], None]]] = []
 
     def add(self, levels: Iterator[Work | None], done: Callable[[], None], *, last: bool) -> None:
         """Begin the sum of the next bucket and let the older ones go on; `done` is called when it is over.
 
         With `last`, of the step's last bucket, returns when all sums are over.
         """
-        new, older = BucketSum(levels, done), self._under_way[::-1]
+        new, older = (_in_turn(levels), done), self._under_way[::-1]
         self._under_way.append(new)
         for bucket in (new, *older[:1], new, *older[1:]):
             self._advance(bucket)
@@ -120,32 +105,27 @@ class Pipeline:
     def abandon(self) -> None:
         """After an error: call `done` of every bucket under way and forget it."""
         under_way, self._under_way = self._under_way, []
-        for bucket in under_way:
-            bucket.done()
+        for _, done in under_way:
+            done()
 
-    def _advance(self, bucket: "BucketSum") -> None:
+    def _advance(self, bucket: tuple[Iterator[None], Callable[[], None]]) -> None:
         """Wait for the bucket's present level and begin its next one, if it is not over."""
-        if bucket in self._under_way and not bucket.begin_next():
+        if bucket not in self._under_way:
+            return
+        levels, done = bucket
+        try:
+            next(levels)
+        except StopIteration:
             self._under_way.remove(bucket)
-            bucket.done()
+            done()
 
 
-@dataclass(eq=False)
-class BucketSum:
-    """The sum of one bucket under way: `levels` that are still to come, `work` of the present one."""
-
-    levels: Iterator[Work | None]
-    done: Callable[[], None]
-    work: Work | None = None
-
-    def begin_next(self) -> bool:
-        """Wait for the present level and begin the next; False: there is none."""
-        if self.work is not None:
-            self.work.wait()
-        for work in self.levels:
-            self.work = work
-            return True
-        return False
+def _in_turn(levels: Iterator[Work | None]) -> Iterator[None]:
+    """Begins a level, and pauses before it waits for it."""
+    for work in levels:
+        yield
+        if work is not None:
+            work.wait()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,6 @@ statistics depend on its batch size: then uneven batches are not the single proc
 """
 
 import hashlib
-import logging
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -44,8 +43,6 @@ from .gradients import DEFAULT_BUCKET_MIB, by_samples, uniform
 from .progress import Plan, Progress
 from .replica import Replica
 from .topology import WORLD
-
-log = logging.getLogger(__name__)
 
 Limits = Sequence[tuple[int, int]]
 """Of each rank: the fewest and the most samples of a full batch."""
@@ -231,6 +228,10 @@ class Heterogeneous(Strategy):
         "On equal devices it is ddp with a calibration.",
     )
     may_differ = ("strategy", "data.local_batch")
+    remembers = (
+        *("batches", "parts", "split_epoch", "trained", "calibration", "history", "measuring_s"),
+        *("compute_s", "forward_s"),
+    )
 
     @classmethod
     def check(cls, config: HeterogeneousConfig, plan: Plan) -> None:
@@ -313,19 +314,8 @@ class Heterogeneous(Strategy):
         return assemble
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "ranks": self.ranks,
-            "batches": list(self.batches),
-            "parts": self.parts,
-            "split_epoch": self.split_epoch,
-            "trained": list(self.trained),
-            "calibration": self.calibration,
-            "history": self.history,
-            "measuring_s": self.measuring_s,
-            "compute_ns": torch.tensor(list(self.compute_ns), dtype=torch.int64),
-            "forward_ns": torch.tensor(list(self.forward_ns), dtype=torch.int64),
-            "medians": [self.compute_s, self.forward_s],
-        }
+        times = torch.tensor([list(self.compute_ns), list(self.forward_ns)], dtype=torch.int64)
+        return {**super().state_dict(), "ranks": self.ranks, "times_ns": times}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state["ranks"] != self.ranks:
@@ -333,13 +323,9 @@ class Heterogeneous(Strategy):
                 f"this checkpoint holds the shares of {state['ranks']} ranks, the run has {self.ranks}: "
                 "heterogeneous resumes only on the same ranks"
             )
-        self.batches, self.parts = tuple(state["batches"]), list(state["parts"])
-        self.split_epoch, self.trained = state["split_epoch"], tuple(state["trained"])
-        self.calibration, self.history = state["calibration"], list(state["history"])
-        self.measuring_s = state["measuring_s"]
-        self.compute_ns.extend(state["compute_ns"].tolist())
-        self.forward_ns.extend(state["forward_ns"].tolist())
-        self.compute_s, self.forward_s = (list(medians) for medians in state["medians"])
+        super().load_state_dict(state)
+        for times, saved in zip((self.compute_ns, self.forward_ns), state["times_ns"].tolist(), strict=True):
+            times.extend(saved)
 
     def record(self, progress: Progress) -> dict[str, Any]:
         rank, times, last = self.comm.rank, self.compute_s, progress.samples_of_rank
@@ -442,8 +428,7 @@ class Heterogeneous(Strategy):
         ]
         entered = self.comm.now()
         times = self._time(sizes[self.comm.rank], STEPS)
-        took = (self.comm.now() - entered) / 1e9
-        self.measuring_s += took
+        self.measuring_s += (self.comm.now() - entered) / 1e9
         medians = [[median(steps) for steps in of_rank] for of_rank in times]
         affine = config.calibration_model == "affine"
         # With noise as slope one rank could get all samples by chance; and lines through 0 cannot be balanced
@@ -463,13 +448,6 @@ class Heterogeneous(Strategy):
                 for fit, of_rank, measured in zip(fits, sizes, medians, strict=True)
             ],
         }
-        if self.comm.rank == 0:
-            log.info(
-                "calibrated in %.3g s, %s: seconds a step and a sample %s",
-                took,
-                self.calibration["model"],
-                [(fit.fixed, fit.per_sample) for fit in fits],
-            )
         return fits
 
     def _rebalance(self, epoch: int, total: int) -> None:
@@ -488,17 +466,8 @@ class Heterogeneous(Strategy):
             speeds = [batch / max(time, SHORTEST_S) for batch, time in zip(old, times, strict=True)]
             together = sum(speeds)
             self._split(of_shares([speed / together for speed in speeds]), total)
-        self.history.append(
-            {
-                "epoch": epoch,
-                "times_s": times,
-                "ratio": ratio,
-                "old": list(old),
-                "new": list(self.batches),
-            }
-        )
-        if self.comm.rank == 0:
-            log.info("slowest rank at %.3f of the mean time: batches %s -> %s", ratio, old, self.batches)
+        look = {"epoch": epoch, "times_s": times, "ratio": ratio, "old": list(old), "new": list(self.batches)}
+        self.history.append(look)
 
     def _time(self, sizes: Sequence[int], steps: int) -> list[list[list[float]]]:
         """Seconds of `steps` steps of each of this rank's `sizes`, of all ranks: [rank][size][step].

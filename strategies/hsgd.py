@@ -115,6 +115,7 @@ class HSGD(Strategy):
 
     Config = HSGDConfig
     config: HSGDConfig
+    remembers = ("epoch_ns", "total_ns")  # θ, and the momenta of what this rank owns, are the replica's
     tuned = (("level2_algorithm", ("all_reduce", "linear")), ("partition", ("column", "tensor")))
     caveats = (
         "The abstract of the paper gives no networks, batch sizes, node types or accuracies: this is the "
@@ -177,13 +178,6 @@ class HSGD(Strategy):
 
     def stop_agreed(self, progress: Progress, stop_requested: bool) -> bool:
         return self.agreed
-
-    def state_dict(self) -> dict[str, Any]:
-        # Between steps there is nothing but the replica: θ, and the momenta of what this rank owns.
-        return {"epoch_ns": dict(self.epoch_ns), "total_ns": dict(self.total_ns)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.epoch_ns, self.total_ns = Counter(state["epoch_ns"]), Counter(state["total_ns"])
 
     def record(self, progress: Progress) -> dict[str, Any]:
         """`seconds`: this rank's in each barrier, in the sums of both levels and in the update."""

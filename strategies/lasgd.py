@@ -27,14 +27,15 @@ is the method as the abstract describes it, not a reproduction.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .asynchronous import AsynchronousStrategy
-from .averaging import WorldMean, mix_buffers
+from .averaging import Mean, mix_buffers, world_mean
+from .base import AsynchronousStrategy
 from .communicator import Communicator, Work
 from .errors import ConfigError, at_least, one_of
 from .layout import Layout
@@ -58,58 +59,35 @@ class LASGDConfig:
         one_of("strategy.optimizer_state", self.optimizer_state, ["keep", "average"])
 
 
-@dataclass
-class WaitTally:
-    """Number, sum and maximum of values."""
-
-    count: int = 0
-    total: float = 0.0
-    largest: float = 0.0
-
-    def add(self, value: float) -> None:
-        """Add a value."""
-        self.count += 1
-        self.total += value
-        self.largest = max(self.largest, value)
-
-    def row(self) -> dict[str, float | None]:
-        """Mean and maximum; None without values."""
-        return {"mean": self.total / self.count, "max": self.largest} if self.count else NOTHING
-
-
-NOTHING: dict[str, float | None] = {"mean": None, "max": None}
+FIGURES = ("staleness_steps", "staleness_s", "lag_samples")
 
 
 @dataclass
 class Rounds:
-    """Figures of the rounds that this rank applied, over an epoch or the run."""
+    """Figures of the rounds that this rank applied, over an epoch or the run.
 
-    staleness_steps: WaitTally = field(default_factory=WaitTally)
-    staleness_s: WaitTally = field(default_factory=WaitTally)
-    lag_samples: WaitTally = field(default_factory=WaitTally)
+    `sums` and `largest`: of each of `FIGURES`.
+    """
+
+    rounds: int = 0
+    sums: dict[str, float] = field(default_factory=lambda: dict.fromkeys(FIGURES, 0.0))
+    largest: dict[str, float] = field(default_factory=lambda: dict.fromkeys(FIGURES, 0.0))
     blocked_ns: int = 0
 
-    def state(self) -> list[Any]:
-        """For a checkpoint."""
-        tallies = (self.staleness_steps, self.staleness_s, self.lag_samples)
-        return [*([t.count, t.total, t.largest] for t in tallies), self.blocked_ns]
-
-    @classmethod
-    def of(cls, state: list[Any]) -> "Rounds":
-        """From `state`."""
-        *tallies, blocked_ns = state
-        steps, seconds, lag = (WaitTally(*values) for values in tallies)
-        return cls(steps, seconds, lag, blocked_ns)
+    def add(self, **figures: float) -> None:
+        """Add the figures of a round."""
+        self.rounds += 1
+        for name, value in figures.items():
+            self.sums[name] += value
+            self.largest[name] = max(self.largest[name], value)
 
     def row(self, *, host_waits: bool) -> dict[str, Any]:
         """For a record; without `host_waits` the host's clock cannot measure how long a GPU waited."""
-        return {
-            "rounds": self.staleness_steps.count,
-            "staleness_steps": self.staleness_steps.row(),
-            "staleness_s": self.staleness_s.row(),
-            "lag_samples": self.lag_samples.row(),
-            "blocked_s": self.blocked_ns / 1e9 if host_waits else None,
-        }
+        row: dict[str, Any] = {"rounds": self.rounds}
+        for name in FIGURES:
+            mean, most = (self.sums[name] / self.rounds, self.largest[name]) if self.rounds else (None, None)
+            row[name] = {"mean": mean, "max": most}
+        return {**row, "blocked_s": self.blocked_ns / 1e9 if host_waits else None}
 
 
 @dataclass
@@ -143,6 +121,10 @@ class LASGD(AsynchronousStrategy):
 
     Config = LASGDConfig
     config: LASGDConfig
+    remembers = (
+        *("steps", "rank_samples", "since", "launched", "applied", "total", "counted", "total_steps", "done"),
+        *("due", "met", "agreed", "stop_requested", "equal", "copies", "before"),
+    )
     tuned = (("sync_every", (1, 2, 4, 8)), ("optimizer_state", ("keep", "average")))
     caveats = (
         "The abstract of the paper gives no rule, period, hyper-parameters or numbers: this is the method as "
@@ -161,7 +143,7 @@ class LASGD(AsynchronousStrategy):
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.replica, self.comm, self.budget = replica, comm, progress.budget
         self.workers = comm.topology.ranks
-        self.everybody = WorldMean(comm)
+        self.everybody: Mean = partial(world_mean, comm)
         self.copies_are_whole = self.never_syncs = self.workers > 1
 
         # Counts are the worker's, or sums over all workers as of the last applied round.
@@ -362,7 +344,7 @@ class LASGD(AsynchronousStrategy):
             mean = self.replica.flat()
             self.everybody(mean)
             self.replica.load(mean)
-        mix_buffers(self.replica, "average", self.everybody)
+        mix_buffers(self.replica, self.comm, "average", self.everybody)
 
     def _is_done(self) -> bool:
         """Whether this worker has done its part of the schedule's samples."""
@@ -408,11 +390,11 @@ class LASGD(AsynchronousStrategy):
             counts = [flight.samples, flight.steps, flight.transfer_ns()]
             flown = [flight.sent, self.copy, self.control, counts]
         return {
+            **super().state_dict(),
             "workers": self.workers,
-            "counts": {name: getattr(self, name) for name in COUNTS},
             "flight": flown,
-            "run": self.run.state(),
-            "epoch": self.epoch.state(),
+            "run": asdict(self.run),
+            "epoch": asdict(self.epoch),
             "details": [_read(row) for row in self.details],
         }
 
@@ -422,8 +404,7 @@ class LASGD(AsynchronousStrategy):
                 f"this checkpoint is of {state['workers']} workers, the run has {self.workers}: lasgd "
                 "resumes only on the same number"
             )
-        for name, value in state["counts"].items():
-            setattr(self, name, value)
+        super().load_state_dict(state)
         self._table()
         self.origin_ns = self.comm.now()
         if state["flight"] is not None:
@@ -431,7 +412,7 @@ class LASGD(AsynchronousStrategy):
             self.copy.copy_(copy)
             self.control.copy_(control)
             self.flight = Flight(self._buffer().copy_(sent), samples, self.origin_ns, [], steps, took)
-        self.run, self.epoch = Rounds.of(state["run"]), Rounds.of(state["epoch"])
+        self.run, self.epoch = Rounds(**state["run"]), Rounds(**state["epoch"])
         self.details = list(state["details"])
 
     def record(self, progress: Progress) -> dict[str, Any]:
@@ -473,9 +454,7 @@ class LASGD(AsynchronousStrategy):
         now = self.comm.now()
         seconds = (now - flight.launched_ns) / 1e9
         for rounds in (self.run, self.epoch):
-            rounds.staleness_steps.add(flight.steps)
-            rounds.staleness_s.add(seconds)
-            rounds.lag_samples.add(lag)
+            rounds.add(staleness_steps=flight.steps, staleness_s=seconds, lag_samples=lag)
         if before is not None:
             took = flight.transfer_ns()
             completed = None if took is None else flight.launched_ns + took
@@ -495,13 +474,6 @@ class LASGD(AsynchronousStrategy):
         self.epoch = Rounds()
         self.details: list[dict[str, Any]] = []
         self.before = [self.launched, self.steps, self.rank_samples, self.copies]
-
-
-COUNTS = (
-    *("steps", "rank_samples", "since", "launched", "applied", "total", "counted", "total_steps", "done"),
-    *("due", "met", "agreed", "stop_requested", "equal", "copies", "before"),
-)
-"""Attributes of the strategy that a checkpoint holds."""
 
 
 def _read(row: dict[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,6 @@ code takes a fixed number there as well). Momenta stay with their ranks by defau
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from .averaging import PeriodicStrategy, check_policies, samples_of_round
 from .communicator import Communicator
@@ -60,6 +59,7 @@ class LocalSGD(PeriodicStrategy):
 
     Config = LocalSGDConfig
     config: LocalSGDConfig
+    remembers = (*PeriodicStrategy.remembers, "rate")
     tuned = (("sync_every", (2, 4, 8, 16)), ("optimizer_state", ("keep", "average")))
     caveats = (
         "The period and the learning rate go together: say whether both were tuned. The default period is "
@@ -91,13 +91,6 @@ class LocalSGD(PeriodicStrategy):
         if self.config.qsr_alpha is not None:
             longest = qsr_period(self.config.qsr_alpha, self.rate) if self.rate > 0 else progress.steps
             self.period = max(self.config.sync_every, longest)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "rate": self.rate}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.rate = state["rate"]
 
     def labels(self, target_step: int | None) -> list[str]:
         remarks = super().labels(target_step)

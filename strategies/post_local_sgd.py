@@ -22,9 +22,10 @@ H of 16 or 32, momentum never averaged.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from .averaging import LeaderMean, PeriodicStrategy, check_policies, samples_of_round
+from .averaging import PeriodicStrategy, check_policies, leader_mean, samples_of_round
 from .communicator import Communicator
 from .errors import ConfigError, above, at_least, one_of
 from .gradients import DEFAULT_BUCKET_MIB
@@ -62,6 +63,7 @@ class PostLocalSGD(PeriodicStrategy):
 
     Config = PostLocalSGDConfig
     config: PostLocalSGDConfig
+    remembers = (*PeriodicStrategy.remembers, "switch_samples", "switched_after")
     tuned = (("sync_every", (4, 8, 16, 32)), ("optimizer_state", ("keep", "average")))
     caveats = (
         "Up to the switch it is ddp: with the switch at half of the samples it saves at most half of what "
@@ -75,7 +77,7 @@ class PostLocalSGD(PeriodicStrategy):
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         by_node = self.config.unit == "node"
-        self.start(replica, comm, mean=LeaderMean(comm) if by_node else None)
+        self.start(replica, comm, mean=partial(leader_mean, comm) if by_node else None)
         self.period = self.config.sync_every
         self.local_group = NODE if by_node else None
         self.switch_samples = self._switch_samples(progress)
@@ -93,16 +95,8 @@ class PostLocalSGD(PeriodicStrategy):
     def _average_over(self, group: Group | None) -> None:
         self.replica.average_gradients_over(group, bucket_mib=self.config.bucket_mib)
 
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            **super().state_dict(),
-            "switch_samples": self.switch_samples,
-            "switched_after": self.switched_after,
-        }
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self.switch_samples, self.switched_after = state["switch_samples"], state["switched_after"]
         self._average_over(WORLD if self.switched_after is None else self.local_group)
 
     def record(self, progress: Progress) -> dict[str, Any]:

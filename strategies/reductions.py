@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .communicator import Communicator, Work
-from .gradients import LevelReduction, Reduction
+from .gradients import Reduction
 from .seeds import derive
 from .topology import LEADERS, NODE, WORLD, peers
 
@@ -26,11 +26,13 @@ class Flat(Reduction):
     Bytes: as a ring 2·(R-1)/R · 4n per rank; laid node by node, the same over each node's link.
     """
 
-    def sum(self, bucket: Tensor, index: int, shapes: Sequence[tuple[int, ...]], comm: Communicator) -> None:
-        comm.all_reduce(bucket, WORLD, channel="gradients").wait()
+    def levels(
+        self, bucket: Tensor, index: int, shapes: Sequence[tuple[int, ...]], comm: Communicator
+    ) -> Iterator[Work | None]:
+        yield comm.all_reduce(bucket, WORLD, channel="gradients", async_op=True)
 
 
-class Hierarchical(LevelReduction):
+class Hierarchical(Reduction):
     """Reduce in the node to its leader, all-reduce among the N leaders, broadcast in the node.
 
     Nodes may be ragged: it is a sum, whatever the way. While a bucket is between nodes, the next one is
@@ -49,7 +51,7 @@ class Hierarchical(LevelReduction):
         yield comm.broadcast(bucket, 0, NODE, channel="gradients", async_op=True)
 
 
-class Sliced(LevelReduction):
+class Sliced(Reduction):
     """Reduce-scatter in the node, all-reduce of slices among peers, all-gather in the node.
 
     Each rank of a node brings its own slice over the link, so that every network card is used. The nodes must
@@ -77,7 +79,7 @@ class Sliced(LevelReduction):
             bucket.copy_(whole[:numel])
 
 
-class HalfPrecision(LevelReduction):
+class HalfPrecision(Reduction):
     """Cast to 16 bits, sum, cast back. Weights are in the gradients already, so nothing is divided after.
 
     There is no loss scaling: a gradient beyond float16's 65504 becomes infinite.
@@ -143,7 +145,15 @@ class PowerSGD(Reduction):
         self.whole = self.sent = 0
         self._drawn: dict[tuple[int, int, int], Tensor] = {}
 
-    def sum(self, bucket: Tensor, index: int, shapes: Sequence[tuple[int, ...]], comm: Communicator) -> None:
+    def levels(
+        self, bucket: Tensor, index: int, shapes: Sequence[tuple[int, ...]], comm: Communicator
+    ) -> Iterator[Work | None]:
+        self._compress(bucket, index, shapes, comm)
+        yield from ()
+
+    def _compress(
+        self, bucket: Tensor, index: int, shapes: Sequence[tuple[int, ...]], comm: Communicator
+    ) -> None:
         if index == 0:
             self.steps += 1
             if not self.warm_start:

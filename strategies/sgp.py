@@ -84,6 +84,7 @@ class SGP(Strategy):
 
     Config = SGPConfig
     config: SGPConfig
+    remembers = ("weight", "numerator", "steps", "first_stop_request", "lowest", "highest")
     tuned = (("num_peers", (1, 2)), ("graph", ("exponential", "ring")))
     caveats = (
         "Stragglers still hold up their neighbours, and through them everybody: it is not asynchronous.",
@@ -149,20 +150,6 @@ class SGP(Strategy):
         if self.ranks > 1:
             self._load(self._assemble(self._parts()))
             self.weight, self.numerator = 1.0, None
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "weight": self.weight,
-            "numerator": self.numerator,
-            "steps": self.steps,
-            "first_stop_request": self.first_stop_request,
-            "range": [self.lowest, self.highest],
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.weight, self.numerator = state["weight"], self.replica.here(state["numerator"])
-        self.steps, self.first_stop_request = state["steps"], state["first_stop_request"]
-        self.lowest, self.highest = state["range"]
 
     def summary(self) -> dict[str, Any]:
         return {"cycle": self.cycle, "mixings": self.steps, "push_sum_weights": [self.lowest, self.highest]}

@@ -55,6 +55,7 @@ class SlowMo(PeriodicStrategy):
 
     Config = SlowMoConfig
     config: SlowMoConfig
+    remembers = (*PeriodicStrategy.remembers, "round_start", "momentum", "rates", "slow_norms")
     tuned = (("sync_every", (3, 6, 12, 24)), ("slow_momentum", (0.2, 0.4, 0.6, 0.8)), ("slow_lr", (0.5, 1.0)))
     caveats = (
         "The period, the slow momentum and the learning rate go together: say which were tuned. All defaults "
@@ -94,22 +95,6 @@ class SlowMo(PeriodicStrategy):
             mean.copy_(start - self.config.slow_lr * rate * self.momentum)
         self.slow_norms.append(torch.linalg.vector_norm(mean - start).item())
         start.copy_(mean)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            **super().state_dict(),
-            "round_start": self.round_start,
-            "momentum": self.momentum,
-            "rates": self.rates,
-            "slow_norms": list(self.slow_norms),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.round_start.copy_(state["round_start"])
-        self.momentum.copy_(state["momentum"])
-        self.rates = state["rates"]
-        self.slow_norms = list(state["slow_norms"])
 
     def record(self, progress: Progress) -> dict[str, Any]:
         """`slow_step_norms`: the length of each momentum step of the epoch."""

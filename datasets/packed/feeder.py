@@ -67,39 +67,16 @@ class Geometry:
         """A slot, in whole cache lines."""
         return -(-(self.content_bytes + 3 * 8 * self.records) // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
 
-    def slots(self, memory: mmap.mmap) -> "list[StepSlot]":
-        """Views of the slots in mapped memory."""
+    def slots(self, memory: mmap.mmap) -> "list[Part]":
+        """Views of the slots in mapped memory, each as the part of a member that gets all of a step."""
         return [self._slot(memory, place * self.slot_bytes) for place in range(self.depth)]
 
-    def _slot(self, memory: mmap.mmap, offset: int) -> "StepSlot":
+    def _slot(self, memory: mmap.mmap, offset: int) -> "Part":
         # Numbers first, so that they are aligned.
         numbers = np.frombuffer(memory, dtype=np.int64, count=3 * self.records, offset=offset)
         ends, records, labels = numbers.reshape(3, self.records)
         content = np.frombuffer(memory, np.uint8, self.content_bytes, offset + numbers.nbytes)
-        return StepSlot(ends=ends, records=records, labels=labels, content=content)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class StepSlot:
-    """One step in shared memory: int64 [records] each, and uint8 [content_bytes]."""
-
-    ends: NDArray[np.int64]
-    records: NDArray[np.int64]
-    labels: NDArray[np.int64]
-    content: NDArray[np.uint8]
-
-    def part(self, number: int, step: int, first: int, count: int) -> "Part":
-        """The records [first, first + count) of the slot."""
-        begin = int(self.ends[first - 1]) if first else 0
-        ends = self.ends[first : first + count]
-        return Part(
-            number=number,
-            step=step,
-            records=self.records[first : first + count],
-            labels=self.labels[first : first + count],
-            ends=ends - begin,
-            content=self.content[begin : int(ends[-1]) if count else begin],
-        )
+        return Part(number=0, step=0, ends=ends, records=records, labels=labels, content=content)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -120,20 +97,26 @@ class Part:
     def __len__(self) -> int:
         return len(self.records)
 
+    def part(self, number: int, step: int, first: int, count: int) -> "Part":
+        """The records [first, first + count) of this part, as a part of `step` in epoch `number`."""
+        begin = int(self.ends[first - 1]) if first else 0
+        ends = self.ends[first : first + count]
+        return Part(
+            number=number,
+            step=step,
+            records=self.records[first : first + count],
+            labels=self.labels[first : first + count],
+            ends=ends - begin,
+            content=self.content[begin : int(ends[-1]) if count else begin],
+        )
+
     def record(self, place: int) -> NDArray[np.uint8]:
         """The bytes of the record at `place`."""
         return self.content[int(self.ends[place - 1]) if place else 0 : int(self.ends[place])]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ready:
-    """Message to a member: its part of a step lies in `slot`, `count` records from `first` on."""
-
-    number: int
-    step: int
-    slot: int
-    first: int
-    count: int
+Ready = tuple[int, int, int, int, int]
+"""Message to a member: number of the epoch, step, slot, its first record there, number of its records."""
 
 
 class Feeder:
@@ -227,15 +210,14 @@ class Feeder:
             self._fill(load, slots[place])
             first = 0
             for member, count in zip(range(len(self._connections)), load.counts, strict=True):
-                ready = Ready(number=load.number, step=load.step, slot=place, first=first, count=count)
-                self._tell(member, ready)
+                self._tell(member, (load.number, load.step, place, first, count))
                 first += count
             fed += 1
         for member in range(len(self._connections)):
             self._tell(member, None)
         self._await(fed, last=True)
 
-    def _fill(self, load: Load, slot: StepSlot) -> None:
+    def _fill(self, load: Load, slot: Part) -> None:
         count = len(load.records)
         if count > self._geometry.records:
             room = self._geometry.records
@@ -316,7 +298,8 @@ class Member:
             raise StopIteration
         self._waited_now = time.perf_counter() - began
         self.waited_s += self._waited_now
-        return self._slots[ready.slot].part(ready.number, ready.step, ready.first, ready.count)
+        number, step, slot, first, count = ready
+        return self._slots[slot].part(number, step, first, count)
 
     def release(self) -> None:
         """Allow the part in use to be overwritten."""

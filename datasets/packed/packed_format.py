@@ -145,19 +145,3 @@ def parse(path: Path, start: bytes, file_bytes: int) -> tuple[Header, Descriptio
         reason = f"{kind}: {file_bytes} bytes where {header.file_bytes} belong; make it again"
         raise DamagedFile(path, reason, offset=min(file_bytes, header.file_bytes))
     return header, Description.from_bytes(description)
-
-
-def described(start: bytes) -> Description | None:
-    """The description of a file, also if the file is damaged elsewhere; None if it cannot be read.
-
-    start: as of `parse`, or less.
-    """
-    if not start.startswith(MAGIC) or len(start) < HEADER_BYTES:
-        return None
-    _, version, size, *_ = _LAYOUT.unpack_from(start)
-    if version > VERSION:
-        return None
-    try:
-        return Description.from_bytes(start[HEADER_BYTES : HEADER_BYTES + size])
-    except (ValueError, KeyError, TypeError):
-        return None

@@ -7,7 +7,6 @@ when a record is read. So a batch is equal, bit for bit, to one that is read by 
 import hashlib
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -22,13 +21,11 @@ from .feeder import Part
 class RecordCodec(ABC):
     """Encodes and decodes the records of a split.
 
-    encoding: of a record, as in the description of the file; record_bytes: None if sizes differ; work: the
-    work from records to images, in words.
+    encoding: of a record, as in the description of the file; record_bytes: None if sizes differ.
     """
 
     encoding: str
     record_bytes: int | None
-    work: ClassVar[str]
 
     @abstractmethod
     def sample(self, index: int) -> tuple[bytes, int]:
@@ -66,8 +63,6 @@ def codec_of(samples: Samples) -> RecordCodec:
 class _Images(RecordCodec):
     """Images in memory, as they are stored there."""
 
-    work = "changing and converting images"
-
     def __init__(self, split: Split) -> None:
         self._split, self._shape = split, split.images.shape[1:]
         self.encoding = str(split.images.dtype).removeprefix("torch.")  # as NumPy calls it too
@@ -92,7 +87,6 @@ class _Files(RecordCodec):
 
     encoding = "image file"
     record_bytes = None
-    work = "decoding and changing images"
 
     def __init__(self, files: ImageFiles) -> None:
         self._files = files
@@ -118,7 +112,6 @@ class _Made(RecordCodec):
     """Images that are computed when they are asked for: as the model takes them."""
 
     encoding = "float32"
-    work = "copying images"
 
     def __init__(self, samples: Samples) -> None:
         self._samples = samples

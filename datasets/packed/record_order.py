@@ -15,7 +15,7 @@ readers only that each reads as contiguously as possible; these are our readings
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,26 +29,10 @@ if TYPE_CHECKING:  # it loads torch, and readers of files run where torch is not
 Records = NDArray[np.int64]
 
 
-@dataclass(frozen=True, kw_only=True)
-class RecordRun:
-    """The records [first, first + count)."""
-
-    first: int
-    count: int
-
-    @property
-    def end(self) -> int:
-        """The first record that is not in it."""
-        return self.first + self.count
-
-    def records(self) -> Records:
-        """Their numbers, int64 [count]."""
-        return np.arange(self.first, self.end, dtype=np.int64)
-
-
-def records_of(runs: Iterable[RecordRun]) -> Records:
+def records_of(runs: Iterable[range]) -> Records:
     """The numbers of the records of runs, one after another, int64."""
-    return np.concatenate([np.empty(0, dtype=np.int64), *(run.records() for run in runs)])
+    parts = [np.arange(run.start, run.stop, dtype=np.int64) for run in runs]
+    return np.concatenate([np.empty(0, dtype=np.int64), *parts])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,17 +123,18 @@ def strided(epoch: Epoch, number: int, rank: int, step: int) -> Records:
 
 def block(epoch: Epoch, number: int, rank: int, step: int) -> Records:
     """A `RecordOrder`: a part of the rank's block."""
-    begin = sum(epoch.before(other, epoch.steps) for other in range(rank))
-    return RecordRun(first=begin + epoch.before(rank, step), count=epoch.sizes(step)[rank]).records()
+    first = sum(epoch.before(other, epoch.steps) for other in range(rank)) + epoch.before(rank, step)
+    return np.arange(first, first + epoch.sizes(step)[rank], dtype=np.int64)
 
 
 def node_batch(epoch: Epoch, number: int, rank: int, step: int) -> Records:
     """A `RecordOrder`: the batches are runs, of which the ranks take their parts one after another."""
     sizes = epoch.sizes(step)
-    return RecordRun(first=step * epoch.batch + sum(sizes[:rank]), count=sizes[rank]).records()
+    first = step * epoch.batch + sum(sizes[:rank])
+    return np.arange(first, first + sizes[rank], dtype=np.int64)
 
 
-def chunks(starts: Records, chunk_bytes: int) -> list[RecordRun]:
+def chunks(starts: Records, chunk_bytes: int) -> list[range]:
     """The file in runs: the records that begin in the same `chunk_bytes` of the data.
 
     starts: int64 [n + 1], where records begin and the last ends. Deterministic, whoever reads.
@@ -157,13 +142,10 @@ def chunks(starts: Records, chunk_bytes: int) -> list[RecordRun]:
     if chunk_bytes < 1:
         raise ValueError(f"chunk_bytes={chunk_bytes}: must be >= 1")
     _, firsts = np.unique(starts[:-1] // chunk_bytes, return_index=True)
-    ends = [*firsts[1:].tolist(), len(starts) - 1]
-    return [
-        RecordRun(first=first, count=end - first) for first, end in zip(firsts.tolist(), ends, strict=True)
-    ]
+    return [range(first, end) for first, end in pairwise([*firsts.tolist(), len(starts) - 1])]
 
 
-def deal(epoch: Epoch, all_chunks: Sequence[RecordRun], seed: int, number: int) -> list[list[RecordRun]]:
+def deal(epoch: Epoch, all_chunks: Sequence[range], seed: int, number: int) -> list[list[range]]:
     """The runs of each node in epoch `number`, in the order in which it reads them.
 
     seed: common to all nodes. Chunks go to the nodes in turn, in an order drawn for the epoch. A node takes
@@ -172,17 +154,16 @@ def deal(epoch: Epoch, all_chunks: Sequence[RecordRun], seed: int, number: int) 
     are left out (`short_batch` drop), it is the last ones of the drawn order.
     """
     left = [epoch.node_before(node, epoch.steps) for node in range(len(epoch.ranks_of_nodes))]
-    runs: list[list[RecordRun]] = [[] for _ in left]
+    runs: list[list[range]] = [[] for _ in left]
     node = 0
     for place in _drawn(len(all_chunks), seed, "chunk-order", number):
         chunk = all_chunks[place]
-        while chunk.count and any(left):
+        while chunk and any(left):
             while not left[node]:
                 node = (node + 1) % len(left)
-            taken = RecordRun(first=chunk.first, count=min(chunk.count, left[node]))
+            taken, chunk = chunk[: left[node]], chunk[left[node] :]
             runs[node].append(taken)
-            left[node] -= taken.count
-            chunk = RecordRun(first=taken.end, count=chunk.count - taken.count)
+            left[node] -= len(taken)
             node = (node + 1) % len(left)
     return runs
 
@@ -194,7 +175,7 @@ class Window:
     order: int64, places among the records of the runs as they lie one after another.
     """
 
-    runs: tuple[RecordRun, ...]
+    runs: tuple[range, ...]
     order: Records
 
     def records(self) -> Records:
@@ -202,14 +183,15 @@ class Window:
         return records_of(self.runs)[self.order]
 
 
-def window(runs: Sequence[RecordRun], seed: int, number: int, node: int, place: int) -> Window:
+def window(runs: Sequence[range], seed: int, number: int, node: int, place: int) -> Window:
     """Window `place` of a node in epoch `number`, of these runs, its order drawn from a stream of its own."""
-    count = sum(run.count for run in runs)
-    return Window(runs=tuple(runs), order=_drawn(count, seed, "window-order", number, node, place))
+    return Window(
+        runs=tuple(runs), order=_drawn(sum(map(len, runs)), seed, "window-order", number, node, place)
+    )
 
 
 def windows(
-    epoch: Epoch, all_chunks: Sequence[RecordRun], seed: int, number: int, node: int, window_chunks: int
+    epoch: Epoch, all_chunks: Sequence[range], seed: int, number: int, node: int, window_chunks: int
 ) -> list[Window]:
     """All windows of a node in epoch `number`, each of `window_chunks` of its runs, the last of fewer."""
     runs = deal(epoch, all_chunks, seed, number)[node]
@@ -232,28 +214,22 @@ def shuffled(count: int, seed: int | None) -> Records:
     return np.arange(count, dtype=np.int64) if seed is None else _drawn(count, seed, "file-order")
 
 
-class ChunkedOrder:
-    """The `RecordOrder` of `chunked_shuffle`; all_chunks, seed, window_chunks: as of its reader.
+def chunked_order(all_chunks: Sequence[range], seed: int, window_chunks: int) -> RecordOrder:
+    """The `RecordOrder` of `chunked_shuffle`, with the arguments of its reader."""
+    orders: dict[int, Records] = {}  # of one epoch by node, for it is asked step after step
+    of_epoch: list[tuple[Epoch, int]] = []
 
-    The orders of one epoch are kept, by node: they are asked for step after step.
-    """
-
-    def __init__(self, all_chunks: list[RecordRun], seed: int, window_chunks: int) -> None:
-        self._all_chunks, self._seed, self._window_chunks = all_chunks, seed, window_chunks
-        self._epoch: tuple[Epoch, int] | None = None
-        self._of_node: dict[int, Records] = {}
-
-    def __call__(self, epoch: Epoch, number: int, rank: int, step: int) -> Records:
+    def order(epoch: Epoch, number: int, rank: int, step: int) -> Records:
         node, sizes = epoch.node_of(rank), epoch.sizes(step)
-        if self._epoch != (epoch, number):
-            self._epoch = epoch, number
-            self._of_node.clear()
-        if node not in self._of_node:
-            self._of_node[node] = given_out(
-                windows(epoch, self._all_chunks, self._seed, number, node, self._window_chunks)
-            )
+        if of_epoch != [(epoch, number)]:
+            of_epoch[:] = [(epoch, number)]
+            orders.clear()
+        if node not in orders:
+            orders[node] = given_out(windows(epoch, all_chunks, seed, number, node, window_chunks))
         first = epoch.node_before(node, step) + sum(sizes[epoch.members(node).start : rank])
-        return self._of_node[node][first : first + sizes[rank]]
+        return orders[node][first : first + sizes[rank]]
+
+    return order
 
 
 def _drawn(count: int, seed: int, *names: str | int) -> Records:

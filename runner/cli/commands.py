@@ -12,7 +12,11 @@ from ...strategies.errors import ConfigError
 from ..config import groups
 from ..config.overrides import key_of
 from ..machine.folders import check_folder
-from ..records.run_directory import FAILED, OK
+from ..records.run_directory import OK
+
+EXIT_CODES = (
+    "0 done; 1 a run or a check failed; 2 the request was wrong; 3 this machine cannot do it; 130 interrupted"
+)
 
 
 class Parser(argparse.ArgumentParser):
@@ -21,15 +25,22 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message} ({self.prog} --help)")
 
 
-def parser_of(command: str, about: str = "", *, codes: str = "") -> Parser:
-    """The parser of a command. `about` and `codes` (exit codes) are shown by its --help."""
-    return Parser(
+def parser_of(command: str, about: str = "", *, words: str = "", some: bool = False) -> Parser:
+    """The parser of a command; `about` is shown by its --help.
+
+    `words`: what its KEY=VALUE words may be, `some`: at least one. Such a command takes --config-dir, too.
+    """
+    parser = Parser(
         prog=f"daso-bench {command}",
         allow_abbrev=False,
         description=about,
-        epilog=f"Exit codes: {codes}" if codes else "",
+        epilog=f"Exit codes: {EXIT_CODES}.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    if words:
+        parser.add_argument("words", nargs="+" if some else "*", metavar=words)
+        add_config_dir(parser)
+    return parser
 
 
 def add_config_dir(parser: Parser, about: str = "a folder of your own YAML files") -> None:
@@ -48,6 +59,14 @@ def folder_of(text: str | None) -> Path | None:
         return None
     folder = Path(text).absolute()
     check_folder(folder, f"--config-dir={text}")
+    return folder
+
+
+def _directory(command: str, what: str, arguments: list[str]) -> Path:
+    parser = parser_of(command)
+    parser.add_argument("dir", type=Path, help=what)
+    folder: Path = parser.parse_args(arguments).dir
+    check_folder(folder)
     return folder
 
 
@@ -120,20 +139,12 @@ def _report(arguments: list[str]) -> int:
 
 _TENSORBOARD_HELP = """\
 Write the evaluations of the runs below DIR as event files for TensorBoard, each number over training samples
-and over milliseconds of training time. Reads the records alone: a run that goes on does not notice.
-
-  pip install 'daso-bench[tensorboard]'
-  daso-bench tensorboard results/mission            into results/mission/tensorboard
-  daso-bench tensorboard results/mission --follow   in a second shell, until all runs there have ended
+and over milliseconds of training time. Needs pip install 'daso-bench[tensorboard]'.
 """
 
 
 def _tensorboard(arguments: list[str]) -> int:
-    parser = parser_of(
-        "tensorboard",
-        _TENSORBOARD_HELP,
-        codes="0 written; 2 no run below DIR; 3 the package tensorboard is missing.",
-    )
+    parser = parser_of("tensorboard", _TENSORBOARD_HELP)
     parser.add_argument("dir", type=Path, help="a run directory, a study or a results folder")
     parser.add_argument("--output", type=Path, metavar="OUT", help="default: DIR/tensorboard")
     parser.add_argument("--follow", action="store_true", help="go on until all runs have ended")
@@ -149,8 +160,7 @@ def _tensorboard(arguments: list[str]) -> int:
 _CHECK_HELP = """\
 Try strategies on small models: the contract that all must keep (ends, one model, resumes bit for bit, obeys
 stop requests, equal calls on all ranks), and the same steps by real processes over gloo. A strategy may
-refuse ranks: that is no failure. That the built-in strategies follow their equations is proven by the tests
-of the repository (tests/conformance), not by this command.
+refuse ranks: that is no failure.
 
   daso-bench check                                   all built-in strategies
   daso-bench check strategy=daso,ddp                 some
@@ -166,17 +176,10 @@ links and sums between them, and the contract of ddp and daso (or those named) o
 
 
 def _check(arguments: list[str]) -> int:
-    parser = parser_of(
-        "check",
-        _CHECK_HELP,
-        codes="0 all holds; 1 something does not; 2 the request was wrong, or all was refused. "
-        "With launcher=slurm: 0 nothing to mend; 1 the job failed; 2 a wrong request; 3 something is wrong.",
-    )
-    parser.add_argument("words", nargs="*", metavar="strategy=NAME | strategy.KEY=VALUE")
+    parser = parser_of("check", _CHECK_HELP, words="strategy=NAME | strategy.KEY=VALUE")
     parser.add_argument(
         "--ranks", nargs="+", default=[], metavar="R,R", help="ranks of each node; default: 1,1 2,2 2,1"
     )
-    add_config_dir(parser)
     parser.add_argument("--jobs", type=int, help="processes for what runs in virtual time (default: 2)")
     options = parser.parse_intermixed_args(arguments)
     # `--ranks 2 strategy=ddp`: argparse gives the word to the option before it.
@@ -187,17 +190,15 @@ def _check(arguments: list[str]) -> int:
         from ..doctor.slurm_check import check as check_cluster
 
         return check_cluster(words, config_dir=folder_of(options.config_dir), cwd=Path.cwd())
-    from ..conformance.candidates import RANKS, ranks_of
-    from ..conformance.check_command import check
+    from ..conformance.check_command import RANKS, check, ranks_of
 
     ranks = [ranks_of(text) for text in options.ranks if "=" not in text] or RANKS
     return check(words, ranks=ranks, config_dir=folder_of(options.config_dir), jobs=options.jobs)
 
 
 _CLAIMS_HELP = """\
-The claims of the papers behind the strategies: what is claimed, where that is stated and how sure it is, by
-what and against what it is judged, under which conditions it was claimed (if the source states them), and the
-command that tests it. Numbers of a paper's tables are yours to add, as rows: docs/claims.md shows how.
+The claims of the papers behind the strategies: what is claimed, where that is stated, by what and against
+what it is judged, under which conditions it was claimed, and the command that tests it (docs/claims.md).
 
   daso-bench claims
   daso-bench claims results/mission      each with its verdict by these runs: measured, verdict, and why
@@ -206,11 +207,7 @@ command that tests it. Numbers of a paper's tables are yours to add, as rows: do
 
 
 def _claims(arguments: list[str]) -> int:
-    parser = parser_of(
-        "claims",
-        _CLAIMS_HELP,
-        codes="0 shown; 2 a file of claims, or the request, is wrong.",
-    )
+    parser = parser_of("claims", _CLAIMS_HELP)
     parser.add_argument("directory", metavar="DIR", nargs="?", help="results to judge the claims by")
     add_config_dir(parser)
     options = parser.parse_args(arguments)
@@ -218,90 +215,65 @@ def _claims(arguments: list[str]) -> int:
         from ..report.claims.claim_tables import show_verdicts
 
         return show_verdicts(Path(options.directory), folder_of(options.config_dir))
-    from ..report.claims.claims_list import show
+    from ..report.claims.paper_claims import show
 
     return show(folder_of(options.config_dir))
 
 
 _PILOT_HELP = """\
-Run the baseline of a study with seeds of its own on the validation split, which no scored run sees, and show
-which target the study can set: the first value past the bend of the mean curve that nine in ten pilots
-reach, on a grid as coarse as the two splits can distinguish. And for how long: twice the median time of a
-pilot.
+Run the baseline of a study with seeds of its own on the validation split, and show which target and which
+budget the study can set (docs/method.md). With --reference it runs on the split that is scored, and the
+samples it needs to the target are stored, for reports to compare later runs with (docs/claims.md).
 
-  daso-bench pilot +study=mission
   daso-bench pilot +study=mission cluster=ethernet_10g --runs 20
-  daso-bench pilot +study=mission --dry-run                    what would run
-
-With --reference the same baseline runs on the split that is scored, with seeds of their own again: how many
-samples it needs to the target. A report holds later runs of the same workload against that (docs/claims.md):
-a baseline that needs more is weak, an arm that needs fewer has to be explained.
-
   daso-bench pilot +study=mission --reference                  into results/mission_reference/convergence
   daso-bench claims results/mission --config-dir results/mission_reference
 """
 
 
 def _pilot(arguments: list[str]) -> int:
-    parser = parser_of(
-        "pilot",
-        _PILOT_HELP,
-        codes="0 done; 1 a run failed; 2 the request was wrong; 3 this machine cannot do it.",
-    )
-    parser.add_argument("words", nargs="+", metavar="+study=NAME | KEY=VALUE")
-    parser.add_argument("--runs", type=int, default=10, help="how many, 10 or more (default: %(default)s)")
-    add_config_dir(parser)
+    parser = parser_of("pilot", _PILOT_HELP, words="+study=NAME | KEY=VALUE", some=True)
     add_dry_run(parser)
+    parser.add_argument("--runs", type=int, default=10, help="how many, 10 or more (default: %(default)s)")
     parser.add_argument("--reference", action="store_true", help="store samples to target instead")
     parser.add_argument("--output", type=Path, metavar="DIR", help="with --reference: its folder")
     options = parser.parse_intermixed_args(arguments)
     if options.output is not None and not options.reference:
         raise ConfigError(f"--output {options.output}: belongs to --reference")
-    from ..studies.pilot import Asked, pilot, reference
+    from ..studies.pilot import pilot
 
-    asked = Asked(
-        words=options.words,
+    return pilot(
+        options.words,
         runs=options.runs,
+        reference=options.reference,
+        output=options.output,
         config_dir=folder_of(options.config_dir),
         cwd=Path.cwd(),
         dry_run=options.dry_run,
     )
-    return reference(asked, output=options.output) if options.reference else pilot(asked)
 
 
 _TUNE_HELP = """\
-Give every arm of a study the same chance of better settings: as many trials for each, at the same points,
-with the same seeds, on the validation split, each for the whole schedule. Trial 0 is the default. Searched
-are the peak learning rate (1/8 to 8 times the default), the warm-up (0 to a quarter of the schedule), the
-weight decay (1/10 to 10 times) and at most three keys that the strategy declares. The trial that wins has the
-shortest time to train.target; without a target, the best last metric.
-
-What it leaves is a study: every arm with the study's own settings and the same arm equally tuned, for the
-seeds of the study, and a report that keeps the two apart. A trial that the strategy refuses counts as failed.
+Search better settings for every arm of a study: the same number of trials, points and seeds for each, on the
+validation split (docs/method.md). Searched are the peak learning rate (1/8 to 8 times the default), the
+warm-up (0 to a quarter of the schedule), the weight decay (1/10 to 10 times) and at most three keys that the
+strategy declares. The result is a study: every arm with its own settings and with the tuned ones.
 
   daso-bench tune +study=mission --dry-run              arms, trials, and the settings of each
-  daso-bench tune +study=mission
   daso-bench tune +study=mission cluster=ethernet_10g study.arm='ddp flat,daso' --trials 8
   daso-bench --config-dir results/mission_tune +study=mission_tuned
 
-The new study contains the options given to tune: do not repeat them. If tune was stopped, the same command
-continues it.
+The new study contains the options given to tune: do not repeat them. The same command continues a tune that
+was stopped.
 """
 
 
 def _tune(arguments: list[str]) -> int:
-    parser = parser_of(
-        "tune",
-        _TUNE_HELP,
-        codes="0 done; 1 a run failed, the others decided; 2 the request was wrong; 3 this "
-        "machine cannot do it; 130 interrupted.",
-    )
-    parser.add_argument("words", nargs="+", metavar="+study=NAME | KEY=VALUE")
+    parser = parser_of("tune", _TUNE_HELP, words="+study=NAME | KEY=VALUE", some=True)
+    add_dry_run(parser)
     parser.add_argument(
         "--trials", type=int, help="of each arm, a power of two, 4 or more (default: study.tune_trials, 16)"
     )
-    add_config_dir(parser)
-    add_dry_run(parser)
     options = parser.parse_intermixed_args(arguments)
     from ..studies.tune import tune
 
@@ -316,8 +288,8 @@ def _tune(arguments: list[str]) -> int:
 
 _DOCTOR_HELP = """\
 Look at this machine, or at the allocation around this shell: what it can do, what is wrong, how to mend it.
-KEY=VALUE describes the run that is planned: results_dir, launcher, launcher.port, launcher.threads_per_rank,
-cluster.nodes, cluster.ranks_per_node. A whole cluster is looked at by daso-bench check launcher=slurm.
+KEY=VALUE says where and how runs are to start: results_dir, launcher. A whole cluster is looked at by
+daso-bench check launcher=slurm.
 
   daso-bench doctor
   daso-bench doctor launcher=slurm results_dir=/scratch/me/results
@@ -325,11 +297,7 @@ cluster.nodes, cluster.ranks_per_node. A whole cluster is looked at by daso-benc
 
 
 def _doctor(arguments: list[str]) -> int:
-    parser = parser_of(
-        "doctor",
-        _DOCTOR_HELP,
-        codes="0 nothing to mend (notes may be shown); 2 a wrong request; 3 something is wrong.",
-    )
+    parser = parser_of("doctor", _DOCTOR_HELP)
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE")
     parser.add_argument("--json", action="store_true", help="for machines")
     options = parser.parse_intermixed_args(arguments)
@@ -350,23 +318,14 @@ cluster.nodes, cluster.ranks_per_node, train.global_batch_size, launcher.threads
 
 
 def _calibrate(arguments: list[str]) -> int:
-    parser = parser_of(
-        "calibrate",
-        _CALIBRATE_HELP,
-        codes="0 written; 1 a measurement failed; 2 the request was wrong; 130 interrupted.",
-    )
-    parser.add_argument("words", nargs="*", metavar="KEY=VALUE")
+    parser = parser_of("calibrate", _CALIBRATE_HELP, words="KEY=VALUE")
     parser.add_argument("--name", default="this_machine", help="of the cluster (default: %(default)s)")
     parser.add_argument(
         "--output", type=Path, metavar="DIR", help="default: the folder of --config-dir, or calibrated"
     )
     parser.add_argument("--force", action="store_true", help="replace the cluster if it is there")
-    add_config_dir(parser)
     options = parser.parse_intermixed_args(arguments)
-    for word in options.words:
-        if "=" not in word and not word.startswith("~"):
-            raise ConfigError(f"{word}: must be KEY=VALUE (daso-bench calibrate --help)")
-    from ..doctor.calibration.calibrate_command import calibrate
+    from ..doctor.calibrate_command import calibrate
 
     return calibrate(
         options.words,
@@ -388,42 +347,20 @@ How far virtual time is off: compares the emulated runs below DIR with the same 
 
 
 def _validate(arguments: list[str]) -> int:
-    parser = parser_of(
-        "validate",
-        _VALIDATE_HELP,
-        codes="0 all errors within their limits; 1 some are not; 2 no pair of runs below DIR.",
-    )
+    parser = parser_of("validate", _VALIDATE_HELP)
     parser.add_argument("dir", type=Path, help="a study or a results folder")
     parser.add_argument("--output", type=Path, help="default: DIR/validation")
     options = parser.parse_args(arguments)
-    from ..report.simulation_errors import of_folder, overlap_in
+    from ..report.simulation_errors import show_errors
 
-    overlaps = overlap_in(options.dir)
-    for sentence, _ in overlaps:
-        print(sentence)
-    if overlaps:
-        return OK if all(near for _, near in overlaps) else FAILED
-    errors = of_folder(options.dir, options.output or options.dir / "validation")
-    if errors is None:
-        raise ConfigError(
-            f"{options.dir}: holds no run both emulated and in virtual time, whose checks passed "
-            "(daso-bench +study=validation makes some)"
-        )
-    print(errors.sentence())
-    print(f"emulated runs that their own checks refused, or that failed: {errors.invalid}")
-    for line in errors.short:
-        print(f"short: {line}")
-    return FAILED if errors.short else OK
+    return show_errors(options.dir, options.output or options.dir / "validation")
 
 
 _PREPARE_HELP = """\
-Get a data set ready, by this one process: fetch and unpack its files, check them, and for folders of images
-write down which of them are used for what. Runs do the same before they start, except that they fetch
-nothing unless dataset.download=true; ranks only read. Two at once do no harm, and one that is killed leaves
-nothing that looks complete. docs/data.md has the layouts and rules.
-
-With reader=NAME the training samples are then written one after another into one file, for runs with
-reader=strided, block, node_batch or chunked_shuffle (docs/packed.md); it takes as much room as they do.
+Get a data set ready: fetch, unpack and check its files, and for folders of images write down which of them
+are used for what (docs/data.md). Runs do the same before they start, but fetch only with
+dataset.download=true. With reader=NAME the training samples are then written into one file, for runs with
+that reader (docs/packed.md).
 
   daso-bench prepare dataset=cifar10 dataset.root=/scratch/me/data
   daso-bench prepare dataset=imagefolder dataset.root=imgs dataset.bad_files=skip
@@ -433,25 +370,12 @@ reader=strided, block, node_batch or chunked_shuffle (docs/packed.md); it takes 
 
 def _prepare(arguments: list[str]) -> int:
     parser = parser_of(
-        "prepare",
-        _PREPARE_HELP,
-        codes="0 ready; 2 files are missing, damaged or bad, or the request was wrong; 3 they cannot be "
-        "fetched, read or written.",
+        "prepare", _PREPARE_HELP, words="dataset=NAME | dataset.KEY=VALUE | reader=NAME | ...", some=True
     )
-    parser.add_argument("words", nargs="+", metavar="dataset=NAME | dataset.KEY=VALUE | reader=NAME | ...")
-    add_config_dir(parser)
     options = parser.parse_intermixed_args(arguments)
     from ..studies.prepare_data import prepare
 
     return prepare(options.words, config_dir=folder_of(options.config_dir), cwd=Path.cwd())
-
-
-def _directory(command: str, what: str, arguments: list[str]) -> Path:
-    parser = parser_of(command)
-    parser.add_argument("dir", type=Path, help=what)
-    folder: Path = parser.parse_args(arguments).dir
-    check_folder(folder)
-    return folder
 
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {

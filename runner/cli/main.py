@@ -15,7 +15,6 @@ from typing import NoReturn
 from ... import __version__
 from ...strategies.errors import ConfigError, MachineError, nearest
 from ..config import groups
-from ..config.overrides import key_of
 from ..machine.signals import remembered
 from ..records.run_directory import INTERRUPTED, MACHINE, OK, WRONG_REQUEST
 from .commands import COMMANDS, Parser, add_config_dir, add_dry_run, folder_of
@@ -131,19 +130,23 @@ def run(arguments: Sequence[str]) -> int:
             near = nearest(word, COMMANDS)
             hint = f"; did you mean `daso-bench {near}`?" if near else ""
             raise ConfigError(f"{word}: neither a command ({', '.join(COMMANDS)}) nor KEY=VALUE{hint}")
-    many = options.multirun or any(key_of(word) == "study" for word in options.words)
-    folder, cwd = folder_of(options.config_dir), Path.cwd()
-    from ..studies.start import dry_run, start
+    folder = folder_of(options.config_dir)
+    from ..studies.start import start
 
-    command = dry_run if options.dry_run else start
-    return command(options.words, many=many, config_dir=folder, cwd=cwd)
+    return start(
+        options.words,
+        multirun=options.multirun,
+        dry_run=options.dry_run,
+        config_dir=folder,
+        cwd=Path.cwd(),
+    )
 
 
 def help_text() -> str:
     """What `--help` prints; the choices are read from conf/."""
     choices = ""
     for group in groups.GROUPS:
-        names = [entry.name for entry in groups.entries(group)]
+        names = list(groups.entries(group))
         shown = names if len(names) <= groups.MANY else [*_some(names), f"... ({len(names)} in all)"]
         name = "+study" if group == "study" else group
         lines = textwrap.wrap(", ".join(shown), 105, break_on_hyphens=False)

@@ -1,8 +1,10 @@
-"""The device of a rank, the check that the devices of all ranks fit together, and float32 precision."""
+"""The device of a rank, how ranks join each other if their devices fit together, and float32 precision."""
 
+import os
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Protocol
+from datetime import timedelta
+from typing import Any
 
 import torch
 
@@ -11,17 +13,7 @@ from ...strategies.topology import Topology
 from ..config.cluster import ClusterConfig
 from ..config.launchers import LauncherConfig
 from ..machine.environment import device_index, processor, visible_devices
-
-
-class Store(Protocol):
-    """The key-value store of the rendezvous, as far as it is used here; PyTorch's stores have it."""
-
-    def set(self, key: str, value: str, /) -> None: ...
-
-    def multi_get(self, keys: list[str], /) -> list[bytes]: ...
-
-    def wait(self, keys: list[str], /) -> None: ...
-
+from .torch_communicator import Store, TCPStore, TorchCommunicator
 
 CPU = "cpu"
 """The name of the device of a rank without a GPU."""
@@ -58,6 +50,50 @@ def device_of(
         return torch.device("cpu")
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
+
+
+def connect(
+    topology: Topology,
+    rank: int,
+    *,
+    host: str,
+    port: int,
+    listener_fd: int | None,
+    device: torch.device,
+    timeout_s: float,
+    interface: str | None = None,
+    mixed: bool = False,
+    share_gpus: bool = False,
+) -> TorchCommunicator:
+    """Join the other ranks at `host:port`.
+
+    Rank 0 serves on the listening socket `listener_fd`, which the store then owns and closes, or opens the
+    port itself. `interface`: the network interface for gloo.
+    `mixed`: the configuration gives ranks devices of several kinds. `share_gpus`: ranks may share a GPU.
+
+    Raises:
+        MachineError: some ranks have a GPU and others do not, or two share one, without being configured so.
+    """
+    if interface is not None:
+        os.environ["GLOO_SOCKET_IFNAME"] = interface
+    # One machine: gloo must not resolve the host name, which may point at an address without a listener.
+    elif host == "127.0.0.1":
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    store = TCPStore(
+        host,
+        port,
+        topology.ranks,
+        is_master=rank == 0,
+        timeout=timedelta(seconds=timeout_s),
+        wait_for_workers=False,
+        master_listen_fd=listener_fd if rank == 0 else None,
+    )
+    names = names_of_all(store, topology.ranks, rank, name_of(device))
+    check(names, mixed=mixed, share=share_gpus)
+    sharing = most_on_one(names)
+    comm = TorchCommunicator(topology, rank, store, device, timeout_s, mixed=mixed or sharing > 1)
+    comm.ranks_on_a_gpu, comm.some_on_gpus = sharing, sharing > 0
+    return comm
 
 
 def name_of(device: torch.device) -> str:

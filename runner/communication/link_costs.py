@@ -14,6 +14,7 @@ A broadcast or reduce is a pipelined tree, ⌈log2⌉ levels of α and S/β.
 
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -102,7 +103,8 @@ class ClusterNetwork(Network):
     def _cost(self, verb: str, members: tuple[int, ...], payload: int) -> Cost:
         links, intra, inter = self.links, self.links.intra, self.links.inter
         cards = self._cards(members)
-        nodes, most = len(cards), max(self._on_nodes(members).values())
+        nodes = len(cards)
+        most = max(Counter(self.topology.node_of_rank[member] for member in members).values())
         if nodes == 1:
             took = _nanoseconds(*_timed(intra, *ring(verb, len(members), payload)))
             return Cost(took, directed(verb, [("rank", member) for member in members]) if took else ())
@@ -127,26 +129,15 @@ class ClusterNetwork(Network):
         held = [(node, card) for node, of_node in cards.items() for card in of_node]
         return Cost(took, directed(verb, held) if took else ())
 
-    def _on_nodes(self, members: tuple[int, ...]) -> dict[int, int]:
-        counts: dict[int, int] = {}
-        for member in members:
-            node = self.topology.node_of_rank[member]
-            counts[node] = counts.get(node, 0) + 1
-        return counts
-
     def _cards(self, members: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
         """By node: the network cards that its members send through."""
         cards: dict[int, set[int]] = {}
         for member in members:
             node = self.topology.node_of_rank[member]
-            of_node = self._ranks_of_nodes[node]
+            of_node = self.topology.ranks_of_nodes[node]
             card = self.topology.local_ranks[member] * min(self.links.nics, of_node) // of_node
             cards.setdefault(node, set()).add(card)
         return {node: tuple(sorted(held)) for node, held in cards.items()}
-
-    @cached_property
-    def _ranks_of_nodes(self) -> tuple[int, ...]:
-        return self.topology.ranks_of_nodes
 
     def _speed(self, node: int) -> float:
         return 1.0 if self.links.node_speeds is None else self.links.node_speeds[node]

@@ -12,13 +12,13 @@ host stands still where its stream would.
 """
 
 import fcntl
-import heapq
 import mmap
 import os
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
@@ -34,7 +34,6 @@ from .torch_communicator import Summed, TorchCommunicator, TorchWork
 
 SLOTS = 512  # operations of a group under way at once, at most
 _WORDS = 3  # of a slot: number of the operation + 1, members that have come, end
-_POLL_S = 1e-4
 
 Line = tuple[str, tuple[int, ...]]
 """A channel and the members of a group: their operations have the same order on all of them."""
@@ -59,10 +58,11 @@ class ModelledCommunicator(TorchCommunicator):
             if self.rank == 0:
                 shared_memory.drop_name(address)
                 os.close(descriptor)
-        self._deferrer = Deferrer()
+        self._completions = ThreadPoolExecutor(1, thread_name_prefix="modelled network")
 
     def close(self) -> None:
         super().close()
+        self._completions.shutdown()
         self._clocks.close()
 
     @property
@@ -98,21 +98,25 @@ class ModelledCommunicator(TorchCommunicator):
         on_gpu = self.device.type == "cuda"
         summed: Summed = torch.futures.Future(devices=[self.device] if on_gpu else None)
 
-        def completed(future: "torch.futures.Future[list[torch.Tensor]]") -> None:
+        def complete(value: torch.Tensor, done: "torch.cuda.Event | None") -> None:
+            held.wait()
+            if done is not None:
+                done.synchronize()
+            summed.set_result(value)
+
+        def carried(future: "torch.futures.Future[list[torch.Tensor]]") -> None:
             try:
                 value = future.value()[0]
             except RuntimeError as error:  # another rank is gone
                 summed.set_exception(error)  # pyright: ignore[reportArgumentType] (PyTorch's stub names its result)
                 return
-            if not on_gpu:
-                self._deferrer.at(held.end_ns() or held.alone_ns, lambda: summed.set_result(value))
-                return
-            # PyTorch calls us when the sum is launched, on a stream that waits for it.
-            done = torch.cuda.Event()
-            done.record()
-            self._deferrer.at(held.end_ns() or held.alone_ns, lambda: summed.set_result(value), done.query)
+            done = None
+            if on_gpu:  # PyTorch calls us when the sum is launched, on a stream that waits for it
+                done = torch.cuda.Event()
+                done.record()
+            self._completions.submit(complete, value, done)
 
-        work.get_future().add_done_callback(completed)
+        work.get_future().add_done_callback(carried)
         return summed
 
 
@@ -235,58 +239,13 @@ class Held:
         end = self.end_ns()
         return end is not None and time.monotonic_ns() >= end
 
-    def wait(self) -> int:
-        """Return at its end, which it returns; call it once the real operation is completed here."""
+    def wait(self) -> None:
+        """Return at its end; call it once the real operation is completed here."""
         # Some real operations return before all have joined (on a reduce's leaves): then the rank waits as
         # long as its own transfer takes.
         end = self.end_ns() or self.alone_ns
-        sleep_until(end)
-        return end
-
-
-def sleep_until(end_ns: int) -> None:
-    """Sleep to a moment of the monotonic clock."""
-    while (rest := end_ns - time.monotonic_ns()) > 0:
-        time.sleep(rest / 1e9)
-
-
-class Deferrer:
-    """Calls functions at given times, on its own thread: they complete the futures of held operations.
-
-    `ready`: polled before the call, so that the work of a GPU is waited for.
-    """
-
-    def __init__(self) -> None:
-        self._wake = threading.Condition()
-        self._queue: list[tuple[int, int, Callable[[], None], Callable[[], bool]]] = []
-        self._count = 0
-        self._thread: threading.Thread | None = None
-
-    def at(self, end_ns: int, call: Callable[[], None], ready: Callable[[], bool] = lambda: True) -> None:
-        """Call `call` at `end_ns` of the monotonic clock, or at once if that has passed."""
-        with self._wake:
-            self._count += 1
-            heapq.heappush(self._queue, (end_ns, self._count, call, ready))
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="modelled network", daemon=True)
-                self._thread.start()
-            self._wake.notify()
-
-    def _run(self) -> None:
-        while True:
-            with self._wake:
-                while not self._queue:
-                    self._wake.wait()
-                end, _, call, ready = self._queue[0]
-                rest = (end - time.monotonic_ns()) / 1e9
-                if rest > 0:
-                    self._wake.wait(rest)
-                    continue
-                if not ready():
-                    self._wake.wait(_POLL_S)
-                    continue
-                heapq.heappop(self._queue)
-            call()
+        while (rest := end - time.monotonic_ns()) > 0:
+            time.sleep(rest / 1e9)
 
 
 def make(topology: Topology, lines: Sequence[Line]) -> tuple[int, str]:

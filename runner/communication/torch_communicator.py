@@ -7,56 +7,46 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import (
-    GradBucket as GradBucket,  # the hook's annotation must be the type itself
-)
-from torch._C._distributed_c10d import Store, TCPStore
+from torch._C._distributed_c10d import GradBucket as GradBucket
+from torch._C._distributed_c10d import Store as Store
+from torch._C._distributed_c10d import TCPStore as TCPStore
 
 from ...strategies.communicator import Channel, Operation, Work
 from ...strategies.topology import WORLD, Group, Topology, peers
 from ..machine import shared_memory
-from . import gpus
-from .cuda_timing import Mark
-from .nccl_work import DeviceWork, InFlight, Spans, Streams
+from .cuda_timing import DeviceWork, InFlight, Mark, Spans, Streams
 from .traffic import CountedCommunicator, Traffic
 
 Summed = torch.futures.Future[Tensor]
 
 
-class Announcer(Protocol):
-    """Where the collective that this rank is in is written to (the heartbeat, for the report on a hang)."""
-
-    call: str
+def done_sum(tensor: Tensor) -> Summed:
+    """A future that holds `tensor` already."""
+    done: Summed = torch.futures.Future()
+    done.set_result(tensor)
+    return done
 
 
 class TorchWork(Work):
     """A started collective of `torch.distributed`, which counts waiting and notes its end without polling.
 
-    `copy`: what stands in for `output` on the host, or `output` itself. `stamp`: note the completion by a
-    callback.
+    `copy`: what stands in for the operation's output on the host, or the output itself.
     """
 
     def __init__(
-        self,
-        comm: "TorchCommunicator",
-        work: dist.Work,
-        key: int,
-        name: str,
-        *,
-        stamp: bool,
-        output: Tensor,
-        copy: Tensor,
+        self, comm: "TorchCommunicator", work: dist.Work, op: Operation, key: int, copy: Tensor
     ) -> None:
-        self._comm, self._work, self._output, self._copy = comm, work, output, copy
-        self.key, self.name, self.launched = key, name, comm.now()
+        self._comm, self._work, self._output, self._copy = comm, work, op.output, copy
+        self.key, self.name, self.launched = key, str(op), comm.now()
         self._completed: int | None = None
         self._waited = False
-        if stamp:
+        # A blocking call knows its end by itself; gloo's reduce_scatter has no future to tell it.
+        if op.async_op and op.verb != "reduce_scatter":
             work.get_future().add_done_callback(self._stamp)
 
     def wait(self) -> None:
@@ -104,8 +94,6 @@ class TorchCommunicator(CountedCommunicator):
     """One rank's process groups: one per channel and group of ranks, made on all ranks in the same order.
 
     Args:
-        topology: the placement of ranks on nodes.
-        rank: this rank.
         store: the rendezvous of exactly the ranks of this run.
         device: where tensors of the gradients and parameters channels live; `control` is always gloo on the
             CPU.
@@ -128,7 +116,8 @@ class TorchCommunicator(CountedCommunicator):
         self.topology, self.rank, self.device = topology, rank, device
         self.traffic = Traffic(topology, rank)
         self.thread = threading.get_ident()
-        self.on_call: Announcer | None = None
+        # The heartbeat, whose attribute `call` names the collective that this rank is in (report on a hang).
+        self.on_call: Any = None
         self.timeout_s = timeout_s
         self.backend = "nccl" if device.type == "cuda" and not mixed else "gloo"
         self._staged = device.type == "cuda" and mixed  # tensors go through copies on the host
@@ -156,26 +145,21 @@ class TorchCommunicator(CountedCommunicator):
     def lines(self) -> list[tuple[Channel, tuple[int, ...]]]:
         """Every channel with each of its groups of two or more ranks; alike on all ranks."""
         topology = self.topology
-        groups = [topology.members(WORLD, 0), *(topology.on_node(node) for node in range(topology.nodes))]
+        groups = [topology.members(WORLD, 0), *map(topology.on_node, range(topology.nodes))]
         peer_groups = [topology.members(peers(q), 0) for q in range(max(topology.ranks_of_nodes))]
-        of_channel: dict[Channel, list[tuple[int, ...]]] = {
-            "gradients": groups + peer_groups,
-            "parameters": groups + peer_groups,
-            "control": groups,
-        }
+        channels: tuple[Channel, ...] = ("gradients", "parameters", "control")
         return [
             (channel, members)
-            for channel, groups_of_channel in of_channel.items()
-            for members in dict.fromkeys(groups_of_channel)
+            for channel in channels
+            for members in dict.fromkeys(groups if channel == "control" else groups + peer_groups)
             if len(members) > 1
         ]
 
     def warm_up(self) -> None:
         """One dummy collective on every group, so that connections exist before the first one that counts."""
-        for (channel, members), group in self._groups.items():
-            if self.rank in members:
-                device = self.device if channel != "control" and self.backend == "nccl" else "cpu"
-                dist.all_reduce(torch.zeros(1, device=device), group=group)
+        for (channel, _), group in self._groups.items():
+            device = self.device if channel != "control" and self.backend == "nccl" else "cpu"
+            dist.all_reduce(torch.zeros(1, device=device), group=group)
 
     @contextmanager
     def unshaped(self, interface: str | None) -> Iterator[Callable[[Tensor], None]]:
@@ -203,8 +187,6 @@ class TorchCommunicator(CountedCommunicator):
 
     def in_flight(self) -> str:
         """The operation that this rank's GPU is at, "" if none; never waits. For another thread to call."""
-        if self.host_waits:
-            return ""
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)  # a thread begins on the first GPU and would fill memory there
         return self._in_flight.oldest()
@@ -231,13 +213,6 @@ class TorchCommunicator(CountedCommunicator):
                 shared_memory.drop_name(address)
         os.close(descriptor)
         return memory
-
-    def broadcast_text(self, text: str, group: Group) -> str:
-        """The first member's text of at most 256 bytes."""
-        message = torch.zeros(256, dtype=torch.uint8)
-        message[: len(text)] = torch.tensor(list(text.encode()), dtype=torch.uint8)
-        self.broadcast(message, 0, group, channel="control").wait()
-        return bytes(message.tolist()).rstrip(b"\0").decode()
 
     def now(self) -> int:
         return time.monotonic_ns()
@@ -267,9 +242,7 @@ class TorchCommunicator(CountedCommunicator):
         """
         members = self.members(group)
         if len(members) == 1:
-            done: Summed = torch.futures.Future()
-            done.set_result(tensor)
-            return done
+            return done_sum(tensor)
         here = self._here(tensor)
         op = Operation("all_reduce", tensor, here, group, members, "gradients", async_op=True)
         self.traffic.count(op.verb, op.channel, members, op.payload_bytes)
@@ -277,7 +250,7 @@ class TorchCommunicator(CountedCommunicator):
         work = dist.all_reduce(here, group=self._groups["gradients", members], async_op=True)
         assert work is not None
         if not self.host_waits:
-            self._in_flight.add(str(op)).over = work.is_completed
+            self._in_flight.add(str(op))(work.is_completed)
         summed = future_of(work)
         return summed if here is tensor else summed.then(lambda future: tensor.copy_(future.value()))
 
@@ -301,31 +274,14 @@ class TorchCommunicator(CountedCommunicator):
         # Training does not wait for what a helper thread starts: its stamps would be compared with nothing.
         is_training = threading.get_ident() == self.thread
         key = self.traffic.launch(op.channel, op.members, self.now()) if is_training else 0
-        name = str(op)
         if self._waits_on_device and op.channel != "control" and op.verb != "barrier":
-            began, launched = self._streams.mark(), self._in_flight.add(name)
-            work = DeviceWork(
-                [self._start(op, op.tensor, op.output)],
-                streams=self._streams,
-                began=began,
-                of=(op.channel, op.members),
-                tensors=[op.tensor, op.output],
-                note=self._note_wait,
+            tensors = [op.tensor, op.output]
+            return self._on_device(
+                str(op), (op.channel, op.members), tensors, lambda: [self._start(op, *tensors)]
             )
-            launched.over = work.is_completed
-            return work
         output = self._here(op.output)
         tensor = output if op.tensor is op.output else self._here(op.tensor)
-        return TorchWork(
-            self,
-            self._start(op, tensor, output),
-            key,
-            name,
-            # A blocking call knows its end by itself; gloo's reduce_scatter has no future to tell it.
-            stamp=op.async_op and op.verb != "reduce_scatter",
-            output=op.output,
-            copy=output,
-        )
+        return TorchWork(self, self._start(op, tensor, output), op, key, output)
 
     def _start(self, op: Operation, tensor: Tensor, output: Tensor) -> Any:
         """Call `torch.distributed` with `tensor` and `output`, which may be copies of those of `op`."""
@@ -387,21 +343,25 @@ class TorchCommunicator(CountedCommunicator):
 
     def _exchange_on_device(self, messages: Sequence[Operation]) -> Work:
         """Start NCCL's messages in one call: started singly, two ranks that both send first deadlock."""
-        group, began, calls = self._groups["parameters", self.members(WORLD)], self._streams.mark(), []
+        group, calls = self._groups["parameters", self.members(WORLD)], []
         for op in messages:
             sender, receiver = op.members
             verb, peer = (dist.isend, receiver) if sender == self.rank else (dist.irecv, sender)
             calls.append(dist.P2POp(verb, op.tensor, group=group, tag=op.tag, group_peer=peer))
-        launched = self._in_flight.add("exchange")
-        work = DeviceWork(
-            dist.batch_isend_irecv(calls) if calls else [],
-            streams=self._streams,
-            began=began,
-            of="messages",
-            tensors=[op.tensor for op in messages],
-            note=self._note_wait,
+        tensors = [op.tensor for op in messages]
+        return self._on_device(
+            "exchange", "messages", tensors, lambda: dist.batch_isend_irecv(calls) if calls else []
         )
-        launched.over = work.is_completed
+
+    def _on_device(
+        self, name: str, of: Any, tensors: Sequence[Tensor], start: Callable[[], Sequence[Any]]
+    ) -> Work:
+        """`start` NCCL operations; the side stream of the group `of` waits for them."""
+        began, set_over = self._streams.mark(), self._in_flight.add(name)
+        work = DeviceWork(
+            start(), streams=self._streams, began=began, of=of, tensors=tensors, note=self._note_wait
+        )
+        set_over(work.is_completed)
         return work
 
     def _barrier_in_memory(self, group: Group, members: tuple[int, ...]) -> None:
@@ -431,52 +391,4 @@ class TorchCommunicator(CountedCommunicator):
 
     def _future_of(self, op: Operation) -> Callable[[dist.Work], Summed]:
         """Called before the sum `op` starts; returns the function from its work to its future."""
-        return _summed
-
-
-def _summed(work: dist.Work) -> Summed:
-    return work.get_future().then(lambda future: future.value()[0])
-
-
-def connect(
-    topology: Topology,
-    rank: int,
-    *,
-    host: str,
-    port: int,
-    listener_fd: int | None,
-    device: torch.device,
-    timeout_s: float,
-    interface: str | None = None,
-    mixed: bool = False,
-    share_gpus: bool = False,
-) -> TorchCommunicator:
-    """Join the other ranks at `host:port`.
-
-    Rank 0 serves on the listening socket `listener_fd`, which the store then owns and closes, or opens the
-    port itself. `interface`: the network interface for gloo.
-    `mixed`: the configuration gives ranks devices of several kinds. `share_gpus`: ranks may share a GPU.
-
-    Raises:
-        MachineError: some ranks have a GPU and others do not, or two share one, without being configured so.
-    """
-    if interface is not None:
-        os.environ["GLOO_SOCKET_IFNAME"] = interface
-    # One machine: gloo must not resolve the host name, which may point at an address without a listener.
-    elif host == "127.0.0.1":
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    store = TCPStore(
-        host,
-        port,
-        topology.ranks,
-        is_master=rank == 0,
-        timeout=timedelta(seconds=timeout_s),
-        wait_for_workers=False,
-        master_listen_fd=listener_fd if rank == 0 else None,
-    )
-    names = gpus.names_of_all(store, topology.ranks, rank, gpus.name_of(device))
-    gpus.check(names, mixed=mixed, share=share_gpus)
-    sharing = gpus.most_on_one(names)
-    comm = TorchCommunicator(topology, rank, store, device, timeout_s, mixed=mixed or sharing > 1)
-    comm.ranks_on_a_gpu, comm.some_on_gpus = sharing, sharing > 0
-    return comm
+        return lambda work: work.get_future().then(lambda future: future.value()[0])

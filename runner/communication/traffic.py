@@ -1,29 +1,40 @@
-"""Traffic of one rank: calls and bytes per class of links, time stamps of collectives, blocked time."""
+"""Traffic of one rank: calls and bytes per class of links, and its blocked time: transfer and waiting."""
 
 import hashlib
+import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
 
 from ...strategies.communicator import Communicator, Link
-from ...strategies.topology import Topology
+from ...strategies.topology import WORLD, Group, Topology
 
 LINKS = ("intra", "inter")
 
 
-@dataclass
-class Blocked:
+class Blocked(NamedTuple):
     """An interval in which this rank waited in a collective, nanoseconds on its own clock.
 
-    `booked`: the class of links that the interval counts for, where that is not the collective's own.
+    `booked`: the class of links that the interval was counted for.
     """
 
     key: int
     entered: int
     left: int
-    booked: str | None = None
+    booked: str
+
+
+Way = tuple[str, str, int, int]
+"""A group as one member sees it: the class of its links, that of the link to the member's successor, the
+member's place, and the number of members."""
+
+Call = tuple[str, str, Way, int, int, bool]
+"""verb, channel, way, payload bytes, source, whether in training"""
 
 
 @dataclass
@@ -46,18 +57,18 @@ class Traffic:
     blocked_ns: int = 0
     blocked_on: Counter[str] = field(default_factory=Counter)  # blocked_ns by class of links
     summing: str | None = None  # the class of links of the sum that this rank takes part in now
-    waited_ns: int = 0  # waiting for other ranks since `clear_stamps`, where it was known at once
+    waited_ns: int = 0  # waiting for other ranks since `clear_stamps`, as far as it is known
     _calls: Counter[str] = field(default_factory=Counter)
     _payload_bytes: Counter[str] = field(default_factory=Counter)
     _ring_bytes: Counter[str] = field(default_factory=Counter)
     _verbs: Counter[str] = field(default_factory=Counter)
     _sizes: set[tuple[str, int]] = field(default_factory=set)
     # Calls that are not yet in the counters above, and how often: steps repeat their calls.
-    _alike: Counter["Call"] = field(default_factory=Counter)
+    _alike: Counter[Call] = field(default_factory=Counter)
     _sequence: Counter[int] = field(default_factory=Counter)
     _groups: dict[tuple[str, int], tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     _link_of: dict[int, str] = field(default_factory=dict)  # by a group's number
-    _ways: dict[int, tuple["Way", tuple[int, ...]]] = field(default_factory=dict)
+    _ways: dict[int, tuple[Way, tuple[int, ...]]] = field(default_factory=dict)
 
     def launch(self, channel: str, members: tuple[int, ...], now: int) -> int:
         """Stamp the entry into the next collective over `members`.
@@ -83,19 +94,15 @@ class Traffic:
         self._link_of[group] = LINKS[self.topology.spans_nodes(members)]
         return group
 
-    def _way(self, members: tuple[int, ...]) -> "Way":
+    def _way(self, members: tuple[int, ...]) -> Way:
         """What counting needs of a group."""
         cached = self._ways.get(id(members))
         if cached is not None:
             return cached[0]
         place = members.index(self.rank)
         successor = members[(place + 1) % len(members)]
-        way = Way(
-            LINKS[self.topology.spans_nodes(members)],
-            LINKS[self.topology.spans_nodes((self.rank, successor))],
-            place,
-            len(members),
-        )
+        link, hop = (LINKS[self.topology.spans_nodes(group)] for group in (members, (self.rank, successor)))
+        way = link, hop, place, len(members)
         if len(members) > 2:
             self._ways[id(members)] = (way, members)
         return way
@@ -143,41 +150,55 @@ class Traffic:
     def _book(self) -> None:
         alike, self._alike = self._alike, Counter()
         for (verb, channel, way, payload, source, training), times in alike.items():
+            link, hop, place, members = way
             self._verbs[f"{channel}.{verb}"] += times
             if channel != "control":
-                self._sizes.add((way.link, payload))
+                self._sizes.add((link, payload))
             if channel != "control" and training:
-                self._calls[way.link] += times
-                self._payload_bytes[way.link] += times * payload
-                distance = (way.place - source) % way.members
-                self._ring_bytes[way.hop] += times * ring_bytes(verb, way.members, payload, distance)
+                self._calls[link] += times
+                self._payload_bytes[link] += times * payload
+                sent = ring_bytes(verb, members, payload, (place - source) % members)
+                self._ring_bytes[hop] += times * sent
 
     def block(self, key: int, entered: int, left: int, waited: int | None = None) -> None:
         """Count that this rank waited from `entered` to `left` in the collective `key` (-1: a message).
 
-        `waited`: how long of it for others to enter, if known now; else the launches of all ranks give it
-        later (`correct`). Waiting for others counts for `summing`, if that is set; the transfer counts for
-        the collective's own links.
+        `waited`: how long of it for others to enter, if known now; else `split_waiting` finds it later.
+        Waiting for others counts for `summing`, if that is set; the transfer counts for the collective's own
+        links.
         """
         if not self.training:
             return
-        link, took = self._link_of_key(key), left - entered
-        booked = self.summing or link
-        self.blocked_ns += took
-        self.blocked_on[booked] += took
-        blocked = Blocked(key, entered, left, None if booked == link else booked)
+        blocked = Blocked(key, entered, left, self.summing or self._link_of_key(key))
+        self.blocked_ns += left - entered
+        self.blocked_on[blocked.booked] += left - entered
         if waited is None:
             self.blocked.append(blocked)
         else:
-            self.waited_ns += waited
-            self.correct(blocked, waited)
+            self._split(blocked, waited)
 
-    def correct(self, blocked: Blocked, waited: int) -> None:
-        """Count the transfer in `blocked`, all but `waited`, for the collective's own links."""
-        transfer = blocked.left - blocked.entered - waited
-        if blocked.booked is not None and transfer > 0:
-            self.blocked_on[blocked.booked] -= transfer
-            self.blocked_on[self._link_of_key(blocked.key)] += transfer
+    def split_waiting(self, launches_of_ranks: Sequence[Sequence[tuple[int, int]]]) -> None:
+        """Add to `waited_ns` how long this rank waited in collectives for members that were not there yet.
+
+        `launches_of_ranks`: key and entry stamp of each rank's collectives, on one common clock. For a
+        collective entered at a_i and left at z_i the waiting is min(z_i, max_j a_j) - a_i; the rest of the
+        blocked time is transfer.
+        """
+        last: dict[int, int] = {}
+        for launches in launches_of_ranks:
+            for key, stamp in launches:
+                last[key] = max(last.get(key, stamp), stamp)
+        for blocked in self.blocked:
+            if blocked.key in last:
+                arrived = min(blocked.left, last[blocked.key])
+                self._split(blocked, max(0, arrived - blocked.entered))
+
+    def _split(self, blocked: Blocked, waited: int) -> None:
+        """`waited` nanoseconds of an interval were waiting; count the rest for the collective's own links."""
+        self.waited_ns += waited
+        transfer = max(0, blocked.left - blocked.entered - waited)
+        self.blocked_on[blocked.booked] -= transfer
+        self.blocked_on[self._link_of_key(blocked.key)] += transfer
 
     def summed(self, link: str, nanoseconds: int) -> None:
         """Count arithmetic of this rank for a sum over `link`, in which it waited for no other rank."""
@@ -206,14 +227,8 @@ class Traffic:
 
     def totals(self) -> dict[str, dict[str, int]]:
         """calls, payload_bytes and ring_bytes per link class."""
-        return {
-            name: {link: counter[link] for link in LINKS}
-            for name, counter in (
-                ("calls", self.calls),
-                ("payload_bytes", self.payload_bytes),
-                ("ring_bytes", self.ring_bytes),
-            )
-        }
+        books = {"calls": self.calls, "payload_bytes": self.payload_bytes, "ring_bytes": self.ring_bytes}
+        return {name: {link: book[link] for link in LINKS} for name, book in books.items()}
 
     def state_dict(self) -> dict[str, dict[str, int]]:
         """Counters for a checkpoint."""
@@ -229,24 +244,33 @@ class Traffic:
         self.blocked_on.update(state["blocked_ns"])
 
 
-class Way(NamedTuple):
-    """A group as one member sees it: the class of its links, that of the link to the member's successor, the
-    member's place, and the number of members."""
-
-    link: str
-    hop: str
-    place: int
-    members: int
-
-
-Call = tuple[str, str, Way, int, int, bool]
-"""verb, channel, way, payload bytes, source, whether in training"""
-
-
 class CountedCommunicator(Communicator):
     """A communicator that counts its traffic: real processes and virtual time."""
 
     traffic: Traffic
+
+    def gather(self, vector: Tensor) -> Tensor:
+        """All ranks' vectors [k] as [R, k], over the control channel; k must be equal on all ranks."""
+        ranks = self.topology.ranks
+        gathered = torch.empty(ranks * vector.numel(), dtype=vector.dtype)
+        self.all_gather(gathered, vector, WORLD, channel="control").wait()
+        return gathered.view(ranks, vector.numel())
+
+    def gather_values(self, value: Any) -> list[Any]:
+        """All ranks' values in rank order, which JSON must be able to hold; their sizes may differ."""
+        text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        lengths = self.gather(torch.tensor([len(text)])).flatten().tolist()
+        padded = torch.zeros(max(lengths), dtype=torch.uint8)
+        padded[: len(text)] = text
+        pieces = self.gather(padded).numpy()
+        return [json.loads(piece[:length].tobytes()) for piece, length in zip(pieces, lengths, strict=True)]
+
+    def broadcast_text(self, text: str, group: Group) -> str:
+        """The first member's text of at most 256 bytes."""
+        message = torch.zeros(256, dtype=torch.uint8)
+        message[: len(text)] = torch.tensor(list(text.encode()), dtype=torch.uint8)
+        self.broadcast(message, 0, group, channel="control").wait()
+        return bytes(message.tolist()).rstrip(b"\0").decode()
 
     @contextmanager
     def summing(self, link: Link) -> Iterator[None]:
@@ -278,8 +302,3 @@ def ring_bytes(verb: str, members: int, payload: int, distance: int) -> int:
     if verb == "reduce":  # the chain in the other direction: all members but the destination send once
         return 0 if distance == 0 else payload
     return payload
-
-
-def waiting_ns(entered: int, left: int, last_launch: int) -> int:
-    """The part of a blocked time before the last member entered: min(left, last) - entered, at least 0."""
-    return max(0, min(left, last_launch) - entered)

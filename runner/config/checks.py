@@ -7,10 +7,8 @@ raises ConfigError.
 from collections.abc import Callable
 
 from ...datasets.sampler import Sampler
-from ...models.sized import Sized
-from ...models.spec import InputSpec, Model
-from ...strategies.asynchronous import AsynchronousStrategy
-from ...strategies.base import Strategy
+from ...models.spec import InputSpec, Model, Sized
+from ...strategies.base import AsynchronousStrategy, Strategy
 from ...strategies.errors import ConfigError, unknown, within
 from .launchers import LauncherConfig
 from .model_building import built, input_spec, normalises
@@ -97,33 +95,6 @@ def check_precision(run: RunParts) -> None:
         raise ConfigError(
             f"train.precision=fp16: {remembers} remembers gradients, and would never forget one that "
             "overflowed; take bf16, which needs no scale"
-        )
-
-
-def check_compile(run: RunParts) -> None:
-    """`train.compile` is for real devices and for batches of one size, in one part."""
-    if not run.train.compile:
-        return
-    if run.launcher.virtual:
-        raise ConfigError(
-            "train.compile=true: the virtual clock has step times from cluster.device, and compiling changes "
-            "none of them; it is for real processes (launcher=local, slurm, torchrun)"
-        )
-    if run.cluster.device.paces:
-        raise ConfigError(
-            "train.compile=true: devices are slowed down between a model's layers, and a compiled model has "
-            "none; take train.compile=false, or the real device (cluster=laptop)"
-        )
-    if run.train.accumulate > 1:
-        raise ConfigError(
-            f"train.compile=true: with train.accumulate={run.train.accumulate} the last part of a batch "
-            "would run the others' code, which gives no gradient before the end of backward; take one of "
-            "the two"
-        )
-    if run.strategy_class.shares is not Strategy.shares:
-        raise ConfigError(
-            f"train.compile=true: strategy={run.strategy_name} changes the sizes of batches, and each new "
-            "one would be compiled in training time; take train.compile=false"
         )
 
 
@@ -284,7 +255,6 @@ CHECKS: tuple[Callable[[RunParts], None], ...] = (
     check_batch_of_ranks,
     check_timing_only,
     check_precision,
-    check_compile,
     check_schedule,
     check_sized_model,
     check_cluster,

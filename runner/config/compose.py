@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ...strategies.errors import ConfigError, nearest, unknown
-from ..machine.environment import usable_cores
+from ..machine.cores import usable_cores
 from . import groups
 from .overrides import key_of, quote_text, refuse_sexagesimal, spelling
 from .parts import RunInfo, StudyInfo, TrainConfig
@@ -40,8 +40,8 @@ class Composed:
     error: ConfigError | None = None
 
 
-class _Collector:
-    """The task function for Hydra: it keeps what was composed."""
+class Collector:
+    """The task function for Hydra, which calls it with every composed job; it keeps them."""
 
     def __init__(self, words: Sequence[str], folders: Sequence[Path]) -> None:
         self.words = list(words)
@@ -71,7 +71,7 @@ def compose(words: Sequence[str], *, sweep: bool, config_dir: Path | None = None
     quoted = quote_text(words, sweep=sweep)
     folders = [config_dir] if config_dir else []
     run_words = [word for word in quoted if not key_of(word).startswith(("hydra.", "hydra/"))]
-    collector = _Collector(run_words, folders)
+    collector = Collector(run_words, folders)
     # In a sweep Hydra itself does not get the words: it would check them with the *default* strategy, and
     # `strategy=daso,hsgd strategy.sync_every=2` is right for both and wrong for ddp.
     passed = [word for word in quoted if not sweep or key_of(word) == "study" or word not in run_words]

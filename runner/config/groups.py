@@ -3,7 +3,6 @@
 import shutil
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -18,26 +17,21 @@ PLURALS = {"strategy": "strategies", "study": "studies"}
 MANY = 20  # a group with more entries is summed up where all groups are listed
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One choice of a group: the name to type, and the first comment line of its file."""
-
-    name: str
-    description: str
-
-
 def plural(group: str) -> str:
     """How a group is called in `daso-bench list`: strategies, models, ..."""
     return PLURALS.get(group, f"{group}s")
 
 
-def entries(group: str, folders: Sequence[Path] = ()) -> list[Entry]:
-    """The choices of `group` by name; `folders` (of --config-dir) come before the built-in ones."""
-    by_name: dict[str, Entry] = {}
+def entries(group: str, folders: Sequence[Path] = ()) -> dict[str, str]:
+    """The choices of `group`, sorted: the name to type -> the first comment line of its file.
+
+    `folders` (of --config-dir) come before the built-in ones.
+    """
+    described: dict[str, str] = {}
     for folder in (*folders, CONF):
         for file in sorted((folder / group).glob("*.yaml")):
-            by_name.setdefault(file.stem, Entry(file.stem, describe(file)))
-    return sorted(by_name.values(), key=lambda entry: entry.name)
+            described.setdefault(file.stem, describe(file))
+    return dict(sorted(described.items()))
 
 
 def describe(file: Path) -> str:
@@ -93,11 +87,10 @@ def _group(group: str, folders: Sequence[Path], *, brief: bool) -> str:
     title = f"{plural(group)} ({sign}):"
     width = max(60, shutil.get_terminal_size().columns)
     if brief and len(choices) > MANY:
-        names = textwrap.wrap(", ".join(entry.name for entry in choices), width - 2)
-        return "\n  ".join([title, *names])
-    column = max((len(entry.name) for entry in choices), default=0)
+        return "\n  ".join([title, *textwrap.wrap(", ".join(choices), width - 2)])
+    column = max(map(len, choices), default=0)
     lines = [
-        f"{entry.name:<{column}}  {entry.description}{' (default)' if entry.name == default else ''}".rstrip()
-        for entry in choices
+        f"{name:<{column}}  {description}{' (default)' if name == default else ''}".rstrip()
+        for name, description in choices.items()
     ]
     return "\n  ".join([title, *(lines or ["none"])])

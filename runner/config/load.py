@@ -29,8 +29,9 @@ from .launchers import LAUNCHERS, LauncherConfig
 from .optimizers import Optimizer
 from .parts import RunInfo, StudyInfo, TrainConfig
 from .reader_config import ReaderConfig
+from .run_config import RunConfig
+from .run_id import tree_of
 from .schedules import Schedule
-from .schema import RunConfig, run_id, tree_of
 from .tasks import kind_of
 from .typed import TARGET, locate_target, plain, shown, typed, unknown_key
 
@@ -105,7 +106,7 @@ def load(path: Path) -> RunConfig:
 def to_plain(config: RunConfig) -> dict[str, Any]:
     """What `config.yaml` holds: builtin values only, `_target_` of each part, and `run.id`."""
     tree = tree_of(config)
-    tree["run"]["id"] = run_id(config)
+    tree["run"]["id"] = config.run_id
     return tree
 
 

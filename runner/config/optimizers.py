@@ -95,17 +95,13 @@ class LARS(Optimizer):
     trust_coefficient: float = 0.001
     momentum: float = 0.9
     weight_decay: float = 1e-4
-    momentum_form: str = "scaled"
     skip: str = "norm_and_bias"
-    decay_skipped: bool = False
-    clip_trust_ratio: bool = False
 
     def __post_init__(self) -> None:
         _learning_rate(self.lr)
         above("optimizer.trust_coefficient", self.trust_coefficient, 0)
         _share("momentum", self.momentum)
         at_least("optimizer.weight_decay", self.weight_decay, 0)
-        one_of("optimizer.momentum_form", self.momentum_form, ["scaled", "unscaled"])
         one_of("optimizer.skip", self.skip, ["norm_and_bias", "none"])
 
     def build(self, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
@@ -116,12 +112,10 @@ class LARSOptimizer(torch.optim.Optimizer):
     """Per tensor w with gradient g, weight decay wd, trust coefficient η, momentum μ:
 
         λ = η·‖w‖ / (‖g‖ + wd·‖w‖)
-        v ← μ·v + lr·λ·(g + wd·w),  w ← w - v              momentum_form: scaled (the paper's)
-        v ← μ·v + (g + wd·w),       w ← w - lr·λ·v         momentum_form: unscaled
+        v ← μ·v + lr·λ·(g + wd·w),  w ← w - v
 
-    λ = 1 where ‖w‖ or ‖g‖ is 0, and for skipped tensors (`norm_and_bias`: at most one dimension), which decay
-    only with `decay_skipped`. `clip_trust_ratio`: λ ← min(λ/lr, 1), so that the step is at most plain SGD's.
-    Norms are of the whole tensor and of the gradient as applied, accumulated in float64.
+    λ = 1 where ‖w‖ or ‖g‖ is 0. Skipped tensors (`norm_and_bias`: at most one dimension) have λ = 1 and
+    wd = 0. Norms are of the whole tensor and of the gradient as applied, accumulated in float64.
     """
 
     def __init__(self, parameters: Iterable[torch.Tensor], config: LARS) -> None:
@@ -151,27 +145,22 @@ class LARSOptimizer(torch.optim.Optimizer):
     def _step_of(
         self, w: torch.Tensor, g: torch.Tensor, lr: float, decay: float, norms: tuple[float, float] | None
     ) -> None:
-        config = self.config
-        if norms is None and not config.decay_skipped:
+        """`norms`: (‖w‖, ‖g‖), None of a skipped tensor."""
+        if norms is None:
             decay = 0.0
-        rate = lr * (1.0 if norms is None else self.trust_ratio(*norms, lr, decay))
+        rate = lr * (1.0 if norms is None else self._trust_ratio(*norms, decay))
         state = self.state[w]
         if "momentum_buffer" not in state:
             state["momentum_buffer"] = torch.zeros_like(w)
         v = state["momentum_buffer"]
-        v.mul_(config.momentum)
-        direction = g.add(w, alpha=decay) if decay else g
-        if config.momentum_form == "scaled":
-            w.sub_(v.add_(direction, alpha=rate))
-        else:
-            w.sub_(v.add_(direction), alpha=rate)
+        v.mul_(self.config.momentum)
+        w.sub_(v.add_(g.add(w, alpha=decay) if decay else g, alpha=rate))
 
-    def trust_ratio(self, w_norm: float, g_norm: float, lr: float, decay: float) -> float:
+    def _trust_ratio(self, w_norm: float, g_norm: float, decay: float) -> float:
         """λ of one tensor."""
         if w_norm == 0 or g_norm == 0:
             return 1.0
-        ratio = self.config.trust_coefficient * w_norm / (g_norm + decay * w_norm)
-        return min(ratio / lr, 1.0) if self.config.clip_trust_ratio and lr > 0 else ratio
+        return self.config.trust_coefficient * w_norm / (g_norm + decay * w_norm)
 
 
 def _learning_rate(lr: float) -> None:

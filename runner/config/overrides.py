@@ -6,10 +6,8 @@ outside ASCII. The values of keys that hold text are quoted here, so that they s
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-
-import yaml
 
 from ...strategies.errors import ConfigError
 
@@ -17,7 +15,9 @@ STUDY = ("study.name", "study.arm", "study.assumption", "study.size")
 PATHS = ("results_dir", "dataset.root", "dataset.prepared", "reader.path")
 TEXT_KEYS = ("run.name", "run.tag", "run.arm", *PATHS, *STUDY)
 
-_YAML_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_BASE_60 = re.compile(
+    r"(?P<text>(?P<key>\w+):\s+(?P<value>[-+]?[1-9]\d*(:[0-5]?\d)+(\.\d*)?))\s*([,}#]|$)", re.ASCII
+)
 _WORD = re.compile(r"(?P<key>\+{0,2}[^=~]+)=(?P<value>.*)", re.DOTALL)
 _QUOTED = re.compile(r"""\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')\s*""", re.DOTALL)
 _PIECE = re.compile(r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^,])*""", re.DOTALL)
@@ -76,38 +76,18 @@ def _split(value: str) -> list[str]:
 
 
 def refuse_sexagesimal(folder: Path) -> None:
-    """Raises ConfigError for the first number to the base 60 in the *.yaml files below `folder`.
+    """Raises ConfigError for the first unquoted `timeout_min: 30:00` in the *.yaml files below `folder`.
 
-    PyYAML reads YAML 1.1, in which an unquoted `30:00` is the number 1800, and Hydra's loader keeps that:
-    `timeout_min: 30:00` arrives as 1800. So the files themselves are read before anything is composed.
-    A file that is no YAML is left to the one who loads it.
+    PyYAML reads YAML 1.1, in which that is a number to the base 60, here 1800.
     """
     for path in sorted(Path(folder).rglob("*.yaml")):
         try:
-            trees = list(yaml.compose_all(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError):
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError):  # reported by whatever loads the file
             continue
-        for tree in trees:
-            for key, node in _scalars(tree, "", set()):
-                if node.tag in _YAML_NUMBERS and ":" in node.value:
-                    number = yaml.SafeLoader("").construct_object(node)
-                    raise ConfigError(
-                        f"{path}, line {node.start_mark.line + 1}: {key}: {node.value} without quotes is the "
-                        f'number {number} (YAML counts it to the base 60); write {key}: "{node.value}"'
-                    )
-
-
-def _scalars(node: yaml.Node | None, key: str, seen: set[int]) -> Iterator[tuple[str, yaml.ScalarNode]]:
-    """Every scalar below `node` with its dotted key; an anchor may make a circle."""
-    if isinstance(node, yaml.ScalarNode):
-        yield key, node
-    if node is None or id(node) in seen:
-        return
-    seen.add(id(node))
-    if isinstance(node, yaml.MappingNode):
-        for name, value in node.value:
-            text = name.value if isinstance(name, yaml.ScalarNode) else "?"
-            yield from _scalars(value, f"{key}.{text}" if key else text, seen)
-    if isinstance(node, yaml.SequenceNode):
-        for index, value in enumerate(node.value):
-            yield from _scalars(value, f"{key}[{index}]", seen)
+        for number, line in enumerate(lines, 1):
+            if match := _BASE_60.search(line):
+                raise ConfigError(
+                    f"{path}, line {number}: {match['text']} without quotes is a number to the base 60; "
+                    f'write {match["key"]}: "{match["value"]}"'
+                )

@@ -28,7 +28,6 @@ EVAL_MODES = ("auto", "inline", "deferred")
 SHORT_BATCHES = ("join", "keep", "drop")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp64")
 ROLES = ("", "same_seeds", "fresh_seeds", "placebo", "one_core")
-INTERVALS = ("welch", "paired")
 TRIALS, FEWEST_TRIALS = 16, 4  # of each arm, when a study is tuned
 NO_READER = NoReader()
 
@@ -53,7 +52,6 @@ class TrainConfig:
     checkpoint_every_samples: int | str | None = "auto"
     precision: str = "fp32"
     channels_last: bool = False
-    compile: bool = False
     clip_norm: float | None = None
     label_smoothing: float = 0.0
     accumulate: int = 1
@@ -120,8 +118,8 @@ class StudyInfo:
     `assumption`: the departure from what the study assumes otherwise; "" for none. `baseline`: the arm that
     the others are compared with; "": the first with `ddp`. `role`: a second baseline, which measures how much
     two equal arms differ, with the same seeds (`same_seeds`, the first `same_seeds_share` of the schedule) or
-    with others (`fresh_seeds`); the `placebo`; or one process on one core alone (`one_core`). `interval` and
-    `level`: of ratios.
+    with others (`fresh_seeds`); the `placebo`; or one process on one core alone (`one_core`). `level`: of
+    the intervals of ratios.
 
     `tune_trials`: trials of each arm with `daso-bench tune`. It writes the other keys into the study of the
     winners: `tuned`, the arm whose tuned settings this one has, "" for the study's own settings;
@@ -135,7 +133,6 @@ class StudyInfo:
     baseline: str = ""
     role: str = ""
     same_seeds_share: float = 0.2
-    interval: str = "welch"
     level: float = 0.95
     tune_trials: int = TRIALS
     tuned: str = ""
@@ -146,7 +143,6 @@ class StudyInfo:
     def __post_init__(self) -> None:
         one_of("study.role", self.role, ROLES)
         check_trials(self.tune_trials)
-        one_of("study.interval", self.interval, INTERVALS)
         above("study.same_seeds_share", self.same_seeds_share, 0)
         within("study.same_seeds_share", self.same_seeds_share, 0, 1)
         above("study.level", self.level, 0.5)

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from ...datasets.dataset import Dataset
-from ...datasets.packed import readers, record_order, strided_reader
+from ...datasets.packed import readers, record_order
 from ...datasets.packed.packed_file import Packed
 from ...datasets.packed.readers import CounterTally, Reader
-from ...datasets.packed.record_order import ChunkedOrder, RecordOrder, RecordRun, Records, Stretch
+from ...datasets.packed.record_order import RecordOrder, Stretch, chunked_order
 from ...strategies.errors import ConfigError, above, at_least, within
 from .launchers import LauncherConfig
 
@@ -38,13 +38,12 @@ class PackedReader(ABC):
     the samples; None: the data set's own. prefetch_batches: read ahead of the one in use. cold: the file's
     pages are dropped from the system's cache before training begins; warm: the file is read once before that.
 
-    `by_node`: one reader per node, which feeds all its ranks; else one per rank. `of_reading`: keys that say
-    how is read, not in which order. `random_access`: whether the system is told not to read ahead by itself.
+    `by_node`: one reader per node, which feeds all its ranks; else one per rank. `random_access`: whether the
+    system is told not to read ahead by itself.
     """
 
     name: ClassVar[str]
     by_node: ClassVar[bool]
-    of_reading: ClassVar[tuple[str, ...]] = ("prefetch_batches",)
     random_access: ClassVar[bool] = False
 
     path: str = ""
@@ -68,10 +67,6 @@ class PackedReader(ABC):
     def reader(self, seed: int) -> ReaderOf:
         """What reads in that order."""
 
-    def own_bytes(self, packed: Packed, step_bytes: int) -> int:
-        """Memory beside that of the steps that are read ahead, at most. step_bytes: of one of these."""
-        return 0
-
     def check(self, packed: Packed, nodes: int) -> None:  # noqa: B027 (most take every file)
         """Refuse a file with which the order is not what the reader promises. Raises ConfigError."""
 
@@ -89,26 +84,17 @@ class PackedReader(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Strided(PackedReader):
-    """`reader=strided`: the native way. Each rank reads its records, dealt in turn, one by one.
-
-    threads: 32 threads read; false: one thread announces its reads to the system, mostly faster.
-    """
+    """`reader=strided`: the native way. Each rank reads its records, dealt in turn, one by one."""
 
     name: ClassVar[str] = "strided"
     by_node: ClassVar[bool] = False
-    of_reading: ClassVar[tuple[str, ...]] = ("prefetch_batches", "threads")
     random_access: ClassVar[bool] = True  # of single records what lies behind them is not wanted
-
-    threads: bool = False
 
     def order(self, packed: Packed, seed: int) -> RecordOrder:
         return record_order.strided
 
     def reader(self, seed: int) -> ReaderOf:
-        return partial(strided_reader.strided, threads=self.threads)
-
-    def own_bytes(self, packed: Packed, step_bytes: int) -> int:
-        return strided_reader.lots_bytes(step_bytes) if self.threads else 0
+        return readers.strided
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,9 +154,9 @@ class ChunkedShuffle(PackedReader):
     @property
     def chunk_bytes(self) -> int:
         """`chunk_mib` in bytes."""
-        return _mib_bytes(self.chunk_mib)
+        return max(1, round(self.chunk_mib * 2**20))
 
-    def chunks(self, packed: Packed) -> list[RecordRun]:
+    def chunks(self, packed: Packed) -> list[range]:
         """The file in chunks."""
         return record_order.chunks(packed.starts(), self.chunk_bytes)
 
@@ -179,19 +165,14 @@ class ChunkedShuffle(PackedReader):
         count, needed = len(self.chunks(packed)), CHUNKS_A_NODE * nodes
         if nodes == 1 or count >= needed:
             return
-        fitting = _fitting_mib(packed.starts(), needed)
-        way_out = "take another reader" if fitting is None else f"take reader.chunk_mib={fitting:g} or less"
         raise ConfigError(
             f"reader.chunk_mib={self.chunk_mib:g}: makes {count} chunks of the {len(packed)} records of "
             f"{packed.path}, and {nodes} nodes need {needed} ({CHUNKS_A_NODE} each), or a node has much the "
-            f"same samples in every epoch; {way_out}"
+            "same samples in every epoch; take smaller chunks, or another reader"
         )
 
-    def own_bytes(self, packed: Packed, step_bytes: int) -> int:
-        return 2 * readers.window_bytes(packed, self.chunks(packed), self.window_chunks)
-
     def order(self, packed: Packed, seed: int) -> RecordOrder:
-        return ChunkedOrder(self.chunks(packed), seed, self.window_chunks)
+        return chunked_order(self.chunks(packed), seed, self.window_chunks)
 
     def reader(self, seed: int) -> ReaderOf:
         keys = {"chunk_bytes": self.chunk_bytes, "window_chunks": self.window_chunks}
@@ -202,20 +183,6 @@ class ChunkedShuffle(PackedReader):
             f"reader {self.name}: chunks of {self.chunk_mib:g} MiB in an order drawn for each epoch, "
             f"shuffled in memory {self.window_chunks} at a time"
         )
-
-
-def _fitting_mib(starts: Records, needed: int) -> float | None:
-    """A size of chunks, of two digits, with which there are so many; None where there are too few records."""
-    if len(starts) - 1 < needed:
-        return None
-    mib = int(starts[-1]) / needed / 2**20
-    while len(record_order.chunks(starts, _mib_bytes(float(f"{mib:.2g}")))) < needed:
-        mib *= 0.9
-    return float(f"{mib:.2g}")
-
-
-def _mib_bytes(mib: float) -> int:
-    return max(1, round(mib * 2**20))
 
 
 ReaderConfig = NoReader | PackedReader

@@ -1,20 +1,38 @@
-"""`daso-bench check`: runs the checks on strategies, shows a table of results, returns an exit code."""
+"""`daso-bench check`: the strategies that its words name, the checks on them, a table, an exit code."""
 
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..machine.environment import usable_cores
+from ...strategies.base import Strategy
+from ...strategies.errors import ConfigError
+from ..config import groups
+from ..config.compose import compose
+from ..config.overrides import key_of
+from ..config.typed import locate_target, plain, typed
+from ..machine.cores import usable_cores
 from ..records import display
-from .candidates import RANKS, candidates
 from .checks import Candidate, CheckResult, RanksOfNodes
 from .kit import LAYERS, run
 
+BUILTIN = "daso_bench.strategies."
+ALL = "all"
+RANKS: tuple[RanksOfNodes, ...] = ((1, 1), (2, 2), (2, 1))
+# Periods are shortened to fit several into the trial run and to cut the last one short, unless the user names
+# the key.
+SMALL: dict[str, dict[str, Any]] = {
+    "local_sgd": {"sync_every": 4},
+    "post_local_sgd": {"sync_every": 4},
+    "ednncomm": {"sync_every": 4},
+    "diloco": {"sync_every": 4},
+    "slowmo": {"sync_every": 4},
+}
 OK, FAILED, WRONG_REQUEST = 0, 1, 2
 JOBS = 2
 WIDEST_NAME = 40
@@ -44,7 +62,7 @@ def check(
         title = " ".join([f"strategy={candidate.name}", *overrides[candidate.name]])
         display.say(console, title, "bold")
         console.print(table(results))
-        _show_failures(console, candidate, results)
+        _show_failures(console, results)
         display.say(console, summary(candidate.name, results), "bold")
 
     count = min(JOBS, usable_cores()) if jobs is None else jobs
@@ -106,12 +124,80 @@ def summary(name: str, findings: Sequence[CheckResult]) -> str:
     return counts if count["ok"] or count["FAILED"] else f"{counts}; nothing could be tried"
 
 
-def _show_failures(console: Console, candidate: Candidate, findings: Sequence[CheckResult]) -> None:
+def _show_failures(console: Console, findings: Sequence[CheckResult]) -> None:
     """Show each failure in full, below the property that the check tries."""
     failed = [finding for finding in findings if finding.status == "FAILED"]
     for layer, name in dict.fromkeys((finding.layer, finding.check) for finding in failed):
-        says = next(check.says for check in LAYERS[layer](candidate) if check.name == name)
+        says = LAYERS[layer][name].__doc__ or ""
         display.say(console, f"{name}: {' '.join(says.split())}", "red")
         for finding in failed:
             if (finding.layer, finding.check) == (layer, name):
                 display.say(console, f"  {','.join(map(str, finding.ranks))}: {finding.text}")
+
+
+# ------------------------------------------------------------------ the words of the command line
+
+
+def candidates(words: Sequence[str], config_dir: Path | None = None) -> list[tuple[Candidate, list[str]]]:
+    """The strategies that `words` name (see `asked`), each with the overrides of its keys.
+
+    Raises:
+        ConfigError: an unknown strategy or key, or a word about anything else.
+    """
+    names, overrides = asked(words, config_dir)
+    return [_candidate(name, overrides, config_dir) for name in names]
+
+
+def asked(words: Sequence[str], config_dir: Path | None = None) -> tuple[list[str], list[str]]:
+    """Names of strategies, and overrides of keys for each of them.
+
+    `strategy=NAME`, `strategy=A,B`, or `strategy=all` with those of `config_dir`; without it all built-in.
+
+    Raises:
+        ConfigError: a word about anything else.
+    """
+    overrides: list[str] = []
+    names: list[str] = []
+    for word in words:
+        key, _, value = word.partition("=")
+        if key == "strategy" and value:
+            names += [name.strip() for name in value.split(",")]
+        elif key_of(word).startswith("strategy.") and value:
+            overrides.append(word)
+        else:
+            raise ConfigError(
+                f"{word}: check takes strategy=NAME and strategy.KEY=VALUE; the run it tries is its own"
+            )
+    folders = [config_dir] if config_dir and ALL in names else []
+    if not names or ALL in names:
+        names = list(groups.entries("strategy", folders))
+    return list(dict.fromkeys(names)), overrides
+
+
+def _candidate(name: str, overrides: Sequence[str], config_dir: Path | None) -> tuple[Candidate, list[str]]:
+    (composed,) = compose([f"strategy={name}", *overrides], sweep=False, config_dir=config_dir)
+    if composed.config is None:
+        raise composed.error or ConfigError(f"strategy={name}: cannot be composed")
+    keys = plain(composed.config.strategy, "strategy")
+    kind = locate_target(keys, "strategy")
+    if not issubclass(kind, Strategy):
+        raise ConfigError(f"strategy={name}: {kind.__name__} is not a subclass of {BUILTIN}base.Strategy")
+    builtin = kind.__module__.removeprefix(BUILTIN) if kind.__module__.startswith(BUILTIN) else None
+    named = {key_of(word) for word in overrides}
+    small = {
+        key: value for key, value in SMALL.get(builtin or "", {}).items() if f"strategy.{key}" not in named
+    }
+    words = [*overrides, *(f"strategy.{key}={value}" for key, value in small.items())]
+    return Candidate(name, kind, typed(kind.Config, {**keys, **small}, "strategy"), builtin), words
+
+
+def ranks_of(text: str) -> RanksOfNodes:
+    """`2,1` as (2, 1): ranks of each node.
+
+    Raises:
+        ConfigError: not whole numbers >= 1 separated by commas.
+    """
+    parts = text.split(",")
+    if not all(part.strip().isdigit() and int(part) > 0 for part in parts):
+        raise ConfigError(f"--ranks {text}: must be ranks of each node, whole numbers >= 1 as in 2,1")
+    return tuple(int(part) for part in parts)

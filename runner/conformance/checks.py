@@ -37,25 +37,12 @@ class Candidate:
         return hash((self.name, self.strategy_class))
 
 
-@dataclass(frozen=True)
-class Check:
-    """One property, and how it is checked.
+Check = Callable[[Candidate, RanksOfNodes], str | None]
+"""Checks one property on the given ranks of nodes; returns None or a remark ("no key bucket_mib").
 
-    Args:
-        name: two or three words for the table.
-        says: the property, in one sentence.
-        run: checks it on the given ranks of nodes; returns None or a remark ("no key bucket_mib"). Raises
-            Failed, or ConfigError where the strategy refuses these ranks or the run, which is shown and
-            is no failure.
-    """
-
-    name: str
-    says: str
-    run: Callable[[Candidate, RanksOfNodes], str | None]
-
-
-Layer = Callable[[Candidate], list[Check]]
-"""The checks of a layer for a candidate."""
+Raises Failed, or ConfigError where the strategy refuses these ranks or the run, which is shown and is no
+failure.
+"""
 
 
 @dataclass(frozen=True)

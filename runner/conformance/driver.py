@@ -16,9 +16,10 @@ from ..communication.link_costs import Network
 from ..communication.traffic import CountedCommunicator
 from ..simulation.simulated_communicator import SimulatedCommunicator
 from ..simulation.simulated_replica import SimulatedReplica
-from ..simulation.simulator import Simulator
+from ..simulation.simulator import Deadlock, Simulator
 from ..training import checkpoint
-from ..training.device_model import Scripted, StepTime
+from ..training.device_model import Device, StepTime
+from .checks import Failed
 from .given_workload import GivenData
 from .observer import LoggedTraffic, ScenarioObserver, observed_run
 from .scenario import History, Problem, Saved, Scenario
@@ -85,26 +86,39 @@ def drive(
     Raises:
         ConfigError: the strategy refuses.
         Deadlock: no rank can go on.
+        Failed: nor can it, since ranks disagree about a stop.
     """
     took: StepTime = step_time if callable(step_time) else lambda rank, samples: step_time
     simulator = Simulator(scenario.topology, network)
     data = GivenData(scenario)
 
+    agreed: list[dict[int, bool]] = [{} for _ in range(scenario.topology.ranks)]
+
     def body(rank: int) -> History:
         comm = WatchedCommunicator(simulator, rank)
 
         def make_replica(model: nn.Module, criterion: nn.Module) -> Replica:
-            return SimulatedReplica(model, criterion, comm, Scripted(comm.rank, took))
+            return SimulatedReplica(model, criterion, comm, Device(comm.rank, took))
 
         observing = observer(scenario, comm, lambda: simulator.advance(rank, scenario.begin_ns(rank)))
         if resume is not None and observing.independent:
-            observing.meetings = resume[rank].place
+            observing.meetings, _ = resume[rank]
+        agreed[rank] = observing.history.agreed
         history = observed_run(observing, make_replica, data, checkpoints)
         history.unwaited = sum(not work.waited for work in comm.launched)
         return history
 
     with torch.random.fork_rng(devices=[]), _checkpoints(scenario, resume) as checkpoints:
-        return simulator.run(body)
+        try:
+            return simulator.run(body)
+        except Deadlock as error:
+            for step, heard in agreed[0].items():
+                answers = [of_rank.get(step, heard) for of_rank in agreed]
+                if len(set(answers)) > 1:
+                    raise Failed(
+                        f"ranks disagree about the stop at step {step}: stop_agreed() is {answers}"
+                    ) from error
+            raise
 
 
 @contextmanager
@@ -120,10 +134,10 @@ def _checkpoints(scenario: Scenario, resume: Sequence[Saved] | None) -> Iterator
         if resume is not None:
             partial = folder / "partial"
             partial.mkdir()
-            for rank, saved in enumerate(resume):
-                (partial / checkpoint.rank_file(rank)).write_bytes(saved.content)
+            for rank, (_, content) in enumerate(resume):
+                (partial / checkpoint.rank_file(rank)).write_bytes(content)
             checkpoint.write_file(partial / checkpoint.MODEL, None)
-            checkpoint.publish(partial, resume[0].place, len(resume))
+            checkpoint.publish(partial, resume[0][0], len(resume))
         yield folder
 
 

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from ...datasets.data import Data as Splits
 from ...datasets.sampler import split
-from ...strategies.asynchronous import AsynchronousStrategy
-from ...strategies.base import Shares, Strategy
+from ...strategies.base import AsynchronousStrategy, Shares, Strategy
 from ...strategies.communicator import Communicator
 from ...strategies.progress import Progress
 from ...strategies.seeds import derive
@@ -21,8 +20,8 @@ from ..config.cluster import ClusterConfig
 from ..config.launchers import LocalConfig
 from ..config.optimizers import Optimizer
 from ..config.parts import RunInfo, StudyInfo, TrainConfig
+from ..config.run_config import RunConfig
 from ..config.schedules import Schedule
-from ..config.schema import RunConfig
 from ..config.tasks import Classification
 from ..simulation.timing_only import ghost_data
 from ..training.batch_order import BatchOrder, Place
@@ -141,8 +140,8 @@ class GivenOrder(BatchOrder):
     def upcoming(self, progress: Progress) -> Iterator[tuple[Place, Tensor]]:
         raise NotImplementedError("batches are given, not drawn from a data set")
 
-    def extremes(self) -> list[tuple[int, ...]]:
-        return [self.data.sizes(0), self.data.sizes(self.steps_per_epoch - 1)]
+    def first_sizes(self) -> tuple[int, ...]:
+        return self.data.sizes(0)
 
     def counted(self, sizes: tuple[int, ...]) -> int:
         return sizes[self.rank] if self.independent else sum(sizes)

@@ -10,17 +10,18 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 
 from ...strategies.errors import ConfigError, MachineError
 from ..launch import local
 from ..machine.signals import die_with_parent
-from . import accounts, lifecycle, real_processes, stop_requests
-from .checks import Candidate, Check, CheckResult, Failed, Layer, RanksOfNodes
+from . import communication_checks, lifecycle, real_processes
+from .checks import Candidate, Check, CheckResult, Failed, RanksOfNodes
 
-CONTRACT_CHECKS = {
+CONTRACT, PROCESSES = "contract", "real processes"
+
+CONTRACT_CHECKS: dict[str, Check] = {
     "ends": lifecycle.ends,
     "counts samples": lifecycle.counts_samples,
     "one model": lifecycle.one_model,
@@ -31,52 +32,23 @@ CONTRACT_CHECKS = {
     "copies": lifecycle.copies,
     "rest untouched": lifecycle.rest_untouched,
     "reports": lifecycle.reports,
-    "hears stop requests": stop_requests.hears_stop_requests,
-    "sync points": accounts.sync_points,
-    "calls in step": accounts.calls_in_step,
-    "time": accounts.time_kept,
-    "buckets": accounts.buckets,
+    "hears stop requests": communication_checks.hears_stop_requests,
+    "sync points": communication_checks.sync_points,
+    "calls in step": communication_checks.calls_in_step,
+    "time": communication_checks.time_kept,
+    "buckets": communication_checks.buckets,
 }
+"""The contract that every strategy must keep, tried in virtual time on the run of `trial.py`."""
 
-
-def contract_checks(candidate: Candidate) -> list[Check]:
-    """The contract that every strategy must keep, tried in virtual time on the run of `trial.py`."""
-    return [Check(name, run.__doc__ or "", run) for name, run in CONTRACT_CHECKS.items()]
-
-
-CONTRACT, PROCESSES = "contract", "real processes"
-LAYERS: dict[str, Layer] = {
-    CONTRACT: contract_checks,
-    PROCESSES: real_processes.checks,
+LAYERS: dict[str, dict[str, Check]] = {
+    CONTRACT: CONTRACT_CHECKS,
+    PROCESSES: {"as in virtual time": real_processes.as_in_virtual_time},
 }
+"""By layer and name. The docstring of a check says the property in one sentence."""
 
 Wait = Callable[[], list[CheckResult]]
-Submit = Callable[["Sequence[CheckTask]"], Wait]
-
-
-@dataclass(frozen=True)
-class CheckTask:
-    """Check number `number` of a layer on one set of ranks; it can be sent to a worker process."""
-
-    candidate: Candidate
-    layer: str
-    number: int
-    ranks: RanksOfNodes
-
-    @property
-    def check(self) -> Check:
-        """The check itself, which cannot be pickled."""
-        return LAYERS[self.layer](self.candidate)[self.number]
-
-
-def tasks(candidate: Candidate, ranks: Sequence[RanksOfNodes]) -> list[CheckTask]:
-    """All checks of a candidate on all sets of ranks, layer by layer."""
-    return [
-        CheckTask(candidate, layer, number, nodes)
-        for layer, checks in LAYERS.items()
-        for number in range(len(checks(candidate)))
-        for nodes in ranks
-    ]
+Submit = Callable[[Candidate, RanksOfNodes, list[str]], Wait]
+"""Start the named checks of the contract; the result waits for them."""
 
 
 def run(
@@ -91,46 +63,31 @@ def run(
     `jobs`: worker processes for virtual time; 1 works in this process. A set of ranks on which the strategy
     does not even end in virtual time is not tried with real processes, where it would hang.
     """
-    findings = []
+    findings: list[CheckResult] = []
+    names, largest_first = list(LAYERS[CONTRACT]), sorted(ranks, key=sum, reverse=True)
     with _quiet(), _workers(jobs) as submit:
-        started = [(candidate, _started(candidate, ranks, submit)) for candidate in candidates]
-        for candidate, (order, waits) in started:
-            outcomes = {
-                task: finding for some, wait in waits for task, finding in zip(some, wait(), strict=True)
-            }
-            for task in order:
-                if task.layer == PROCESSES:
-                    outcomes[task] = _over_gloo(task, list(outcomes.values()))
-            results = [outcomes[task] for task in order]
+        # The contract's checks on one set of ranks read the same few runs: they share a process.
+        begun = [{nodes: submit(one, nodes, names) for nodes in largest_first} for one in candidates]
+        for candidate, waits in zip(candidates, begun, strict=True):
+            contract = {nodes: waits[nodes]() for nodes in ranks}
+            results = [result for of_check in zip(*contract.values(), strict=True) for result in of_check]
+            for name in LAYERS.get(PROCESSES, ()):
+                results += [_over_gloo(candidate, name, nodes, contract[nodes]) for nodes in contract]
             show(candidate, results)
             findings += results
     return findings
 
 
-def _started(
-    candidate: Candidate, ranks: Sequence[RanksOfNodes], submit: Submit
-) -> tuple[list[CheckTask], list[tuple[list[CheckTask], Wait]]]:
-    """All tasks of a candidate in the order of display, and those in virtual time, which are started."""
-    order = tasks(candidate, ranks)
-    together: dict[RanksOfNodes, list[CheckTask]] = {}
-    for task in order:
-        if task.layer != PROCESSES:
-            # The contract's checks on one set of ranks read the same few runs: they share a process.
-            together.setdefault(task.ranks, []).append(task)
-    largest_first = sorted(together.values(), key=lambda some: -len(some) * sum(some[0].ranks))
-    return order, [(some, submit(some)) for some in largest_first]
+def attempt_contract(candidate: Candidate, ranks: RanksOfNodes, names: Sequence[str]) -> list[CheckResult]:
+    """Run checks of the contract one after the other."""
+    return [attempt(candidate, CONTRACT, name, ranks) for name in names]
 
 
-def attempt_all(some: Sequence[CheckTask]) -> list[CheckResult]:
-    """Run checks one after the other."""
-    return [attempt(task) for task in some]
-
-
-def attempt(task: CheckTask) -> CheckResult:
+def attempt(candidate: Candidate, layer: str, name: str, ranks: RanksOfNodes) -> CheckResult:
     """Run one check; an exception of the strategy becomes a result."""
-    check, began = task.check, time.perf_counter()
+    began = time.perf_counter()
     try:
-        status, text = "ok", check.run(task.candidate, task.ranks) or ""
+        status, text = "ok", LAYERS[layer][name](candidate, ranks) or ""
     except ConfigError as error:
         status, text = "refuses", str(error)
     except Failed as error:
@@ -138,20 +95,19 @@ def attempt(task: CheckTask) -> CheckResult:
     except MachineError:
         raise
     except Exception as error:  # a strategy may raise anything
-        status, text = (
-            "FAILED",
-            f"{type(error).__name__}: {error}{_place(error, task.candidate.strategy_class)}",
-        )
+        place = _place(error, candidate.strategy_class)
+        status, text = "FAILED", f"{type(error).__name__}: {error}{place}"
     took = time.perf_counter() - began
-    return CheckResult(task.candidate.name, task.layer, check.name, task.ranks, status, text, took)
+    return CheckResult(candidate.name, layer, name, ranks, status, text, took)
 
 
-def _over_gloo(task: CheckTask, earlier: Sequence[CheckResult]) -> CheckResult:
-    ends = [f for f in earlier if (f.layer, f.check, f.ranks) == (CONTRACT, "ends", task.ranks)]
-    if any(finding.status == "FAILED" for finding in ends):
+def _over_gloo(
+    candidate: Candidate, name: str, ranks: RanksOfNodes, contract: Sequence[CheckResult]
+) -> CheckResult:
+    if any(result.check == "ends" and result.status == "FAILED" for result in contract):
         text = "not tried: it does not end in virtual time"
-        return CheckResult(task.candidate.name, task.layer, task.check.name, task.ranks, "ok", text, 0.0)
-    return attempt(task)
+        return CheckResult(candidate.name, PROCESSES, name, ranks, "ok", text, 0.0)
+    return attempt(candidate, PROCESSES, name, ranks)
 
 
 def _place(error: BaseException, kind: type) -> str:
@@ -177,14 +133,14 @@ def _quiet() -> Iterator[None]:
 def _workers(jobs: int) -> Iterator[Submit]:
     """Gives a function that starts tasks and returns a function that waits for their results."""
     if jobs <= 1:
-        yield lambda some: lambda: attempt_all(some)
+        yield lambda *work: lambda: attempt_contract(*work)
         return
     local.warm(real_processes.PRELOAD)
     context = multiprocessing.get_context("forkserver")
     pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin)
     try:
         with local.no_main():
-            yield lambda some: pool.submit(attempt_all, some).result
+            yield lambda *work: pool.submit(attempt_contract, *work).result
     except BrokenProcessPool as error:
         raise MachineError(f"a process that ran checks has died ({error}); --jobs=1 uses none") from error
     finally:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...strategies.asynchronous import AsynchronousStrategy
+from ...strategies.base import AsynchronousStrategy
 from ...strategies.replica import Replica
 from ...strategies.topology import Topology
 from ..communication.traffic import CountedCommunicator, Traffic
@@ -17,7 +17,7 @@ from ..training.context import Backend, TrainContext
 from ..training.trainer import Observer, Trainer
 from .checks import Failed
 from .given_workload import GivenData, GivenRates, config_of, splits_of, workload_of
-from .scenario import Call, History, Saved, Scenario
+from .scenario import Call, History, Scenario
 
 CPU = torch.device("cpu")
 ENDLESS = 20
@@ -162,7 +162,7 @@ class ScenarioObserver(Observer):
             folder = trainer.save(waits=False)
             assert folder is not None, "a scenario that saves has a folder to save to"
             content = (folder / checkpoint.rank_file(self.comm.rank)).read_bytes()
-            history.saved[place] = Saved(place, content)
+            history.saved[place] = (place, content)
             history.disturbed[place] = [
                 *history.disturbed.get(place, []),
                 *changed(before, image(trainer)),

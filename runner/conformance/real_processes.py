@@ -15,9 +15,10 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from ...strategies.asynchronous import AsynchronousStrategy
+from ...strategies.base import AsynchronousStrategy
 from ...strategies.topology import WORLD, Topology
-from ..communication.torch_communicator import TorchCommunicator, connect
+from ..communication.gpus import connect
+from ..communication.torch_communicator import TorchCommunicator
 from ..config.typed import TARGET, locate_target, typed
 from ..launch import local
 from ..launch.local import HOST
@@ -27,7 +28,6 @@ from ..training.torch_replica import TorchReplica
 from . import trial
 from .checks import (
     Candidate,
-    Check,
     Failed,
     RanksOfNodes,
     require_agreement,
@@ -47,11 +47,6 @@ OWN_PACE = "at their own pace"
 OTHER_SIZES = "with batches of other sizes than in virtual time: it ends, and ranks agree"
 STALL_S = 60.0
 SAVE_AFTER = trial.STEPS_PER_EPOCH + 2  # inside an epoch
-
-
-def checks(candidate: Candidate) -> list[Check]:
-    """One check, with one launch for each set of ranks."""
-    return [Check("as in virtual time", as_in_virtual_time.__doc__ or "", as_in_virtual_time)]
 
 
 def as_in_virtual_time(candidate: Candidate, ranks: RanksOfNodes) -> str | None:

@@ -86,10 +86,6 @@ class Scenario:
         """Samples of each rank in `step` (from 0), before shares."""
         return tuple(len(self.problem.data(rank, step)[1]) for rank in range(self.topology.ranks))
 
-    def samples_before(self, step: int) -> int:
-        """Samples of all ranks in the steps before `step` (from 0)."""
-        return sum(sum(self.sizes(earlier)) for earlier in range(step))
-
     @property
     def plan(self) -> Plan:
         """The plan for the strategy's `check`."""
@@ -97,12 +93,8 @@ class Scenario:
         return Plan(self.topology, self.epochs, self.global_batch_size, self.steps_per_epoch, steps)
 
 
-@dataclass(frozen=True)
-class Saved:
-    """One rank's file of a checkpoint, and the place (see the module's docstring) where it was written."""
-
-    place: int
-    content: bytes
+Saved = tuple[int, bytes]
+"""The place (see the module's docstring) where a rank's file of a checkpoint was written, and its content."""
 
 
 @dataclass(frozen=True)

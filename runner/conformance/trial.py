@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...strategies.asynchronous import AsynchronousStrategy
+from ...strategies.base import AsynchronousStrategy
 from ...strategies.seeds import derive
 from ..communication.link_costs import AlphaBeta
 from .checks import Candidate, RanksOfNodes

@@ -1,9 +1,14 @@
 """`daso-bench doctor`: what this machine can do, what is wrong with it, how to mend it."""
 
+import inspect
 import json
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,161 +16,169 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ...strategies.errors import ConfigError, unknown
-from ..config.cluster import ClusterConfig
-from ..machine.facts import MachineFacts
-from ..machine.rules import GIB, Finding, gpus_present, machine_findings, troubles
+from ...strategies.errors import ConfigError, one_of, unknown
+from ..launch.emulated.nodes import has_netem, impossible
+from ..machine.environment import installed
+from ..machine.facts import MachineFacts, process_facts, torch_facts
+from ..machine.rules import GIB, Finding, gpus_present, launcher_error, machine_findings
 from ..records.display import make_console, say
-from .probes import Wanted, machine_facts
 
 OK, FOUND = 0, 3
-_SIGNS = {"error": ("✗", "X", "red"), "warning": ("!", "!", "yellow"), "note": ("·", "-", "cyan")}
+LAUNCHERS = ("simulated", "local", "slurm", "torchrun", "emulated")
+SLURM_COMMANDS = ("sbatch", "srun", "scontrol", "squeue", "sacct", "scancel")
+SHORT_S, TORCH_S = 2.0, 60.0
+_SIGNS = {"error": ("✗", "X", "red"), "warning": ("!", "!", "yellow")}
+# What libraries print while they load must not get into the JSON.
+_TORCH = f"""\
+import json, os
+from typing import Any
+answer = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
+{inspect.getsource(torch_facts)}
+json.dump(torch_facts(), answer)
+"""
+Row = dict[str, Any]
 
 
 def doctor(words: Sequence[str], *, cwd: Path, as_json: bool = False) -> int:
-    """Print what this machine can do and what is wrong with it; 3 if an error or a warning was found, else 0.
+    """Print what this machine can do and what is wrong with it; 3 if something is wrong, else 0.
 
-    `words`: what is meant to run here, as for a run: results_dir, launcher, launcher.port,
-    launcher.threads_per_rank, launcher.share_gpus, cluster.nodes, cluster.ranks_per_node.
-    Raises ConfigError for anything else.
+    `words`: where and how runs are to start here: results_dir=..., launcher=... Raises ConfigError for
+    anything else.
     """
-    facts = machine_facts(wanted(words, cwd))
-    findings = machine_findings(facts)
-    able = abilities(facts)
-    if as_json:
-        print(json.dumps(as_dict(facts, able, findings), indent=2))
-    else:
-        _print(make_console(), able, findings)
-    return FOUND if troubles(findings) else OK
-
-
-def as_dict(facts: MachineFacts, able: Sequence["Ability"], findings: Sequence[Finding]) -> dict[str, Any]:
-    """What --json prints."""
-    return {
-        "schema_version": 1,
-        "ok": not troubles(findings),
-        "abilities": [ability.as_dict() for ability in able],
-        "findings": [finding.as_dict() for finding in findings],
-        "facts": facts.as_row(),
-    }
-
-
-def wanted(words: Sequence[str], cwd: Path) -> Wanted:
-    """The planned run that the `words` of a command line describe. Raises ConfigError."""
-    readers: dict[str, Callable[[str, str], Any]] = {
-        "results_dir": lambda key, text: Path(os.path.normpath(cwd / Path(text).expanduser())),
-        "launcher": lambda key, text: text,
-        "launcher.port": _whole,
-        "launcher.threads_per_rank": lambda key, text: None if text == "auto" else _whole(key, text),
-        "launcher.share_gpus": _yes,
-        "cluster.nodes": _whole,
-        "cluster.ranks_per_node": _several,
-    }
-    given: dict[str, Any] = {}
+    given = {"results_dir": "results", "launcher": ""}
     for word in words:
         key, sign, text = word.partition("=")
         if not sign:
-            raise ConfigError(f"{word}: must be KEY=VALUE; keys: {', '.join(readers)}")
-        if key not in readers:
-            raise unknown("doctor", key, readers)
-        given[key] = readers[key](key, text)
-    cluster = {key.partition(".")[2]: value for key, value in given.items() if key.startswith("cluster.")}
-    return Wanted(
-        results_dir=given.get("results_dir", cwd / "results"),
-        launcher=given.get("launcher"),
-        port=given.get("launcher.port"),
-        threads=given.get("launcher.threads_per_rank"),
-        ranks_of_nodes=ClusterConfig(**cluster).ranks_of_nodes if cluster else None,
-        share_gpus=given.get("launcher.share_gpus", False),
-    )
+            raise ConfigError(f"{word}: must be KEY=VALUE; keys: {', '.join(given)}")
+        if key not in given:
+            raise unknown("doctor", key, given)
+        given[key] = text
+    if given["launcher"]:
+        one_of("launcher", given["launcher"], LAUNCHERS)
+    results_dir = Path(os.path.normpath(cwd / Path(given["results_dir"]).expanduser()))
+    facts = machine_facts(results_dir, given["launcher"] or None)
+    findings, rows = machine_findings(facts), abilities(facts)
+    if as_json:
+        report = {
+            "schema_version": 1,
+            "ok": not findings,
+            "abilities": rows,
+            "findings": [finding.as_dict() for finding in findings],
+            "facts": facts.as_row(),
+        }
+        print(json.dumps(report, indent=2))
+    else:
+        _print(make_console(), rows, findings)
+    return FOUND if findings else OK
 
 
-def _whole(key: str, text: str) -> int | None:
-    if key == "launcher.port" and text in ("null", "None"):
+# ------------------------------------------------------------------ facts
+
+
+def machine_facts(results_dir: Path, launcher: str | None = None) -> MachineFacts:
+    """The facts of this process and of its machine.
+
+    All programs are asked at the same time, each with a time limit: a batch system that is down must not
+    stall the doctor.
+    """
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        torch = pool.submit(_torch_in_a_process)
+        version = pool.submit(_run, "sbatch", "--version")
+        ping = pool.submit(_run, "scontrol", "ping")
+        emulation_error = pool.submit(impossible)
+        facts = process_facts(results_dir)
+        error = emulation_error.result()
+        return MachineFacts(
+            **replace(facts, torch=torch.result()).as_row(),
+            launcher=launcher,
+            commands={name: shutil.which(name) for name in SLURM_COMMANDS},
+            slurm={"version": _first_line(version.result()), "controller": _controller(ping.result())},
+            submitit=installed("submitit"),
+            torchrun=_script("torchrun"),
+            emulation={"error": error, "netem": error is None and has_netem()},
+        )
+
+
+def _torch_in_a_process() -> dict[str, Any]:
+    """`torch_facts()` of a process of its own, or only its `error`."""
+    command = [sys.executable, "-P", "-c", _TORCH]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TORCH_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"import torch took more than {TORCH_S:g} s"}
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        return {"error": lines[-1]}
+    return json.loads(done.stdout)
+
+
+def _run(*command: str) -> subprocess.CompletedProcess[str] | None:
+    """The command once it has ended; None if there is no such command, or it takes longer than SHORT_S."""
+    if shutil.which(command[0]) is None:
         return None
-    if not text.isdecimal() or int(text) < 1:
-        raise ConfigError(f"{key}={text}: must be a whole number from 1 on")
-    return int(text)
+    try:
+        return subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SHORT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
 
 
-def _several(key: str, text: str) -> tuple[int, ...]:
-    numbers = [_whole(key, part.strip()) for part in text.strip("[]").split(",")]
-    return tuple(number for number in numbers if number is not None)
+def _first_line(done: subprocess.CompletedProcess[str] | None) -> str | None:
+    lines = done.stdout.strip().splitlines() if done is not None and done.returncode == 0 else []
+    return lines[0] if lines else None
 
 
-def _yes(key: str, text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ConfigError(f"{key}={text}: must be true or false")
-    return text.lower() == "true"
+def _controller(done: subprocess.CompletedProcess[str] | None) -> str:
+    """`up`, or why Slurm's controller cannot be asked."""
+    if done is None:
+        return "no scontrol here" if shutil.which("scontrol") is None else f"no answer within {SHORT_S:g} s"
+    if done.returncode == 0 and " UP" in done.stdout:
+        return "up"
+    lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"]
+    return lines[-1].removeprefix("scontrol: ")
+
+
+def _script(name: str) -> str | None:
+    """A command of this Python environment, or of the PATH."""
+    path = Path(sys.executable).parent / name
+    return str(path) if path.is_file() else shutil.which(name)
 
 
 # ------------------------------------------------------------------ what this machine can do
 
 
-@dataclass(frozen=True)
-class Ability:
-    """Something that works here, does not (`works` is False, `what` says why), or is just a fact (None)."""
-
-    name: str
-    works: bool | None
-    what: str
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def abilities(facts: MachineFacts) -> list[Ability]:
-    """The machine's parts, then its launchers."""
-    return [
-        Ability("cores", None, _cores(facts)),
-        Ability("memory", None, _memory(facts)),
-        Ability("GPUs", None, _gpus(facts)),
-        Ability("torch", None, _torch(facts)),
-        Ability("daso-bench", None, _source(facts)),
-        Ability("Slurm", None, _slurm(facts)),
-        Ability("results", None, _results(facts)),
-        *launchers(facts),
-    ]
-
-
-def launchers(facts: MachineFacts) -> list[Ability]:
-    """Which launchers can work here, and why not."""
-    torch = facts.torch or {}
-    torch_error = torch.get("error") if facts.versions["torch"] else "torch is not installed"
-    backend = "NCCL" if torch.get("devices") else "gloo"
+def abilities(facts: MachineFacts) -> list[Row]:
+    """The machine's parts, then its launchers: `name`, `what`, and `works` (null for what is just a fact)."""
+    parts = {
+        "cores": _cores(facts),
+        "memory": f"{_gib(facts.memory['total_bytes'])}, {_gib(facts.memory['available_bytes'])} free",
+        "GPUs": _gpus(facts),
+        "torch": _torch(facts),
+        "daso-bench": _source(facts),
+        "Slurm": _slurm(facts),
+        "results": _results(facts),
+    }
+    rows: list[Row] = [{"name": name, "works": None, "what": what} for name, what in parts.items()]
+    backend = "NCCL" if (facts.torch or {}).get("devices") else "gloo"
     cores = facts.usable_cores
-    local = f"real processes over {backend}; timings hold for up to {cores} rank{'s' * (cores != 1)}"
-    emulation = facts.emulation
-    latency = "" if emulation["netem"] else "; without latencies, which need netem in the kernel"
-    return [
-        _launcher("simulated", torch_error, "virtual time, any number of ranks"),
-        _launcher("local", torch_error, local),
-        _launcher(
-            "slurm", torch_error or _no_slurm(facts), f"submitit {facts.submitit}, the controller is up"
-        ),
-        _launcher(
-            "torchrun",
-            torch_error or (None if facts.torchrun else "no command torchrun"),
-            str(facts.torchrun),
-        ),
-        _launcher(
-            "emulated",
-            torch_error or emulation["error"],
-            f"nodes with slow links of their own on this machine, without root{latency}",
-        ),
-    ]
-
-
-def _launcher(name: str, error: str | None, what: str) -> Ability:
-    return Ability(f"launcher={name}", error is None, error or what)
-
-
-def _no_slurm(facts: MachineFacts) -> str | None:
-    if facts.commands["sbatch"] is None:
-        return "no sbatch on the PATH"
-    if facts.submitit is None:
-        return "submitit is not installed"
-    return None if facts.slurm["controller"] == "up" else f"controller: {facts.slurm['controller']}"
+    latency = "" if facts.emulation["netem"] else "; without latencies, which need netem in the kernel"
+    able = {
+        "simulated": "virtual time, any number of ranks",
+        "local": f"real processes over {backend}; timings hold for up to {cores} rank{'s' * (cores != 1)}",
+        "slurm": f"submitit {facts.submitit}, the controller is up",
+        "torchrun": str(facts.torchrun),
+        "emulated": f"nodes with slow links of their own on this machine, without root{latency}",
+    }
+    for name in LAUNCHERS:
+        error = launcher_error(facts, name)
+        rows.append(
+            {"name": f"launcher={name}", "works": error is None, "what": error[0] if error else able[name]}
+        )
+    return rows
 
 
 def _cores(facts: MachineFacts) -> str:
@@ -175,9 +188,8 @@ def _cores(facts: MachineFacts) -> str:
     return f"{usable}" if usable == total else f"{usable} of {total} (a control group's quota)"
 
 
-def _memory(facts: MachineFacts) -> str:
-    memory = facts.memory
-    return f"{memory['total_bytes'] / GIB:.1f} GiB, {memory['available_bytes'] / GIB:.1f} GiB free"
+def _gib(numbytes: int) -> str:
+    return f"{numbytes / GIB:.1f} GiB"
 
 
 def _gpus(facts: MachineFacts) -> str:
@@ -210,16 +222,14 @@ def _slurm(facts: MachineFacts) -> str:
     commands = [name for name, path in facts.commands.items() if path is not None]
     if not commands:
         return "no commands on the PATH"
-    job = facts.variables.get("SLURM_JOB_ID")
-    inside = f", inside job {job}" if job and facts.slurm["job_known"] else ""
-    return f"{facts.slurm['version'] or 'version unknown'}: {', '.join(commands)}{inside}"
+    return f"{facts.slurm['version'] or 'version unknown'}: {', '.join(commands)}"
 
 
 def _results(facts: MachineFacts) -> str:
     folder = facts.folders["results"]
-    if folder["error"]:
-        return f"{folder['path']}: {folder['error']}"
-    return f"{folder['path']}, {folder['free_bytes'] / GIB:.1f} GiB free"
+    return f"{folder['path']}" + (
+        f": {folder['error']}" if folder["error"] else f", {_gib(folder['free_bytes'])} free"
+    )
 
 
 # ------------------------------------------------------------------ what is printed
@@ -238,16 +248,16 @@ def show_findings(console: Console, findings: Sequence[Finding]) -> None:
         console.print(Text("  fix: ", style="green") + Text(finding.fix), soft_wrap=True)
 
 
-def _print(console: Console, able: Sequence[Ability], findings: Sequence[Finding]) -> None:
+def _print(console: Console, rows: Sequence[Row], findings: Sequence[Finding]) -> None:
     say(console, "This machine", "bold")
     table = Table(show_header=False, box=None, pad_edge=False, padding=(0, 1))
     table.add_column(width=1)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for ability in able:
-        sign = {True: Text("+", style="green"), False: Text("-", style="dim"), None: Text("")}[ability.works]
-        what = f"no: {ability.what}" if ability.works is False else ability.what
-        table.add_row(sign, ability.name, Text(what, style="dim" if ability.works is False else ""))
+    for row in rows:
+        sign = {True: Text("+", style="green"), False: Text("-", style="dim"), None: Text("")}[row["works"]]
+        what = Text(f"no: {row['what']}", style="dim") if row["works"] is False else Text(row["what"])
+        table.add_row(sign, row["name"], what)
     console.print(table)
     show_findings(console, findings)
     say(console, "")
@@ -257,6 +267,4 @@ def _print(console: Console, able: Sequence[Ability], findings: Sequence[Finding
 def _conclusion(findings: Sequence[Finding]) -> str:
     counts = {name: sum(finding.severity == name for finding in findings) for name in _SIGNS}
     parts = [f"{count} {name}{'s' * (count != 1)}" for name, count in counts.items() if count]
-    if not parts:
-        return "Nothing is wrong."
-    return ", ".join(parts) + ("" if troubles(findings) else ": nothing that has to be mended") + "."
+    return ", ".join(parts) + "." if parts else "Nothing is wrong."

@@ -5,13 +5,11 @@ in the run directory after each part, so that a later failure loses nothing.
 """
 
 import logging
-import os
-import random
-import secrets
 import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import combinations
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -19,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...strategies.asynchronous import AsynchronousStrategy
+from ...strategies.base import AsynchronousStrategy
 from ...strategies.errors import ConfigError
 from ...strategies.topology import WORLD
 from ..communication.torch_communicator import TorchCommunicator
@@ -34,13 +32,10 @@ from ..launch.slurm.job import ENTRY_FILE
 from ..machine.facts import process_facts
 from ..machine.gpu_facts import nccl_version
 from ..records.json_lines import read_json, write_json
-from ..training import gather
 
 ENTRY = "daso_bench.runner.doctor.rank_checks:examine"
-RESULT, PHASE_FILE, TOKEN = "check.json", "doing.txt", "token.txt"
+RESULT, PHASE_FILE = "check.json", "doing.txt"
 SCHEMA_VERSION = 1
-TOKEN_S = 10.0  # network file systems show files of other hosts late, but within a few seconds
-CLOCK_ROUNDS = 8
 FEW_NODES = 16  # of more, not all pairs are measured
 LARGE_BYTES, WINDOW = 4 * 2**20, 4
 ROUND_TRIPS = 50
@@ -96,13 +91,14 @@ def examine(
         if rank == 0:
             write_json(run_dir / RESULT, result)
 
-    row = facts_of(comm, run_dir, config.results_dir, link.meeting.host, threads, phase)
-    rows = gather.values(comm, row)
+    phase("facts of each rank")
+    row = facts_of(comm, config.results_dir, link.meeting.host, threads)
+    rows = comm.gather_values(row)
     save(**about(comm, rows))
     hosts = [rows[topology.on_node(node)[0]]["host"] for node in range(topology.nodes)]
     pairs, remark = links(comm, hosts, phase)
     save(pairs=pairs, pairs_remark=remark)
-    save(collectives=sums(comm, phase), control_barrier_us=control_barrier_us(comm, phase))
+    save(collectives=sums(comm, phase))
     for entry in read_json(run_dir / ENTRY_FILE)["strategies"]:
         phase(f"contract of {entry['name']}")
         candidate = real_processes.candidate_of(entry["name"], entry["keys"], entry["builtin"])
@@ -116,21 +112,9 @@ def examine(
 # ------------------------------------------------------------------ facts
 
 
-def facts_of(
-    comm: TorchCommunicator,
-    run_dir: Path,
-    results_dir: Path,
-    master: str,
-    threads: int,
-    phase: Callable[[str], None],
-) -> dict[str, Any]:
-    """This rank's row: its `ProcessFacts`, and what it measures with the other ranks."""
-    phase("facts of each rank")
+def facts_of(comm: TorchCommunicator, results_dir: Path, master: str, threads: int) -> dict[str, Any]:
+    """This rank's row: its `ProcessFacts`, its place and its device."""
     facts = process_facts(results_dir, master=master, with_torch=True)
-    phase("rank 0's file, as others see it")
-    after_s = token_seen_s(comm, run_dir)
-    phase("clocks")
-    offset_s, error_s = clock_offset_s(comm)
     device = comm.device
     return {
         **facts.as_row(),
@@ -140,59 +124,7 @@ def facts_of(
         "threads": threads,
         "device": str(device),
         "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
-        "sees_token": after_s is not None,
-        "token_after_s": after_s,
-        "clock_offset_s": offset_s,
-        "clock_error_s": error_s,
     }
-
-
-def token_seen_s(comm: TorchCommunicator, run_dir: Path, patience_s: float = TOKEN_S) -> float | None:
-    """Seconds until this rank sees the file that rank 0 has just written; None if it does not."""
-    drawn = torch.tensor(list(secrets.token_bytes(16)), dtype=torch.uint8)
-    comm.broadcast(drawn, 0, WORLD, channel="control").wait()
-    token, file = bytes(drawn.tolist()).hex(), run_dir / TOKEN
-    if comm.rank == 0:
-        file.write_text(token)
-    comm.barrier(WORLD)
-    after_s = look_for(file, token, patience_s)
-    comm.barrier(WORLD)
-    if comm.rank == 0:
-        file.unlink()
-    return after_s
-
-
-def look_for(file: Path, token: str, patience_s: float) -> float | None:
-    """Seconds until `file` holds `token`; None if it does not within `patience_s`."""
-    began = time.monotonic()
-    while True:
-        with suppress(OSError):
-            os.listdir(file.parent)  # makes a network file system look again
-            if file.read_text() == token:
-                return time.monotonic() - began
-        if time.monotonic() - began >= patience_s:
-            return None
-        time.sleep(0.1)
-
-
-def clock_offset_s(comm: TorchCommunicator) -> tuple[float, float]:
-    """This host's wall clock minus that of rank 0, and the error of that; both of the best round.
-
-    In a round all ranks meet, take the time, and meet again. Rank 0 enters the first meeting before any rank
-    leaves it, and leaves the second one after all ranks have entered it: a round trip to all ranks at once.
-    """
-    rounds: list[tuple[float, float]] = []
-    stamps = torch.zeros(comm.topology.ranks, dtype=torch.float64)
-    for _ in range(CLOCK_ROUNDS):
-        entered = time.time()
-        comm.all_gather(stamps, torch.tensor([entered], dtype=torch.float64), WORLD, channel="control").wait()
-        zero_entered, stamp = stamps[0].item(), time.time()
-        comm.barrier(WORLD)
-        left = torch.tensor([time.time()], dtype=torch.float64)
-        comm.broadcast(left, 0, WORLD, channel="control").wait()
-        rounds.append((left.item() - zero_entered, stamp - (left.item() + zero_entered) / 2))
-    took_s, offset_s = min(rounds)
-    return (offset_s if comm.rank else 0.0), took_s / 2
 
 
 def about(comm: TorchCommunicator, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -210,14 +142,11 @@ def about(comm: TorchCommunicator, rows: Sequence[dict[str, Any]]) -> dict[str, 
 
 
 def pairs_of(nodes: int) -> tuple[list[tuple[int, int]], str | None]:
-    """The pairs of nodes to measure, and a remark if not all: a ring, and as many pairs at random."""
-    all_pairs = [(a, b) for a in range(nodes) for b in range(a + 1, nodes)]
+    """The pairs of nodes to measure: all, or of many nodes the neighbours in a ring, with a remark."""
     if nodes <= FEW_NODES:
-        return all_pairs, None
+        return list(combinations(range(nodes), 2)), None
     ring = [(node, node + 1) for node in range(nodes - 1)] + [(0, nodes - 1)]
-    drawn = random.Random(nodes).sample([pair for pair in all_pairs if pair not in set(ring)], nodes)
-    remark = f"{len(ring)} neighbours and {nodes} other pairs at random, of {len(all_pairs)}"
-    return sorted({*ring, *drawn}), remark
+    return ring, f"{nodes} neighbours, of {nodes * (nodes - 1) // 2}"
 
 
 def links(
@@ -238,7 +167,7 @@ def links(
         elif comm.rank == leaders[b]:
             measure(comm, leaders[a], first=False)
     phase("links")
-    gathered = [pair for of_rank in gather.values(comm, measured) for pair in of_rank]
+    gathered = [pair for of_rank in comm.gather_values(measured) for pair in of_rank]
     return sorted(gathered, key=lambda pair: pair["nodes"]), remark
 
 
@@ -284,13 +213,7 @@ def pass_on(comm: TorchCommunicator, peer: int, tensors: Sequence[Tensor], *, se
     ]
     for work in works:
         work.wait()
-    synchronise(comm)
-
-
-def synchronise(comm: TorchCommunicator) -> None:
-    """Wait for the GPU: there a communicator's `wait` only orders the stream."""
-    if comm.device.type == "cuda":
-        torch.cuda.synchronize(comm.device)
+    comm.synchronise()
 
 
 def sums(comm: TorchCommunicator, phase: Callable[[str], None]) -> list[dict[str, Any]]:
@@ -300,19 +223,11 @@ def sums(comm: TorchCommunicator, phase: Callable[[str], None]) -> list[dict[str
     for numbytes in SUM_BYTES if ranks > 1 else ():
         phase(f"all_reduce of {numbytes // 1024} KiB")
         tensor = torch.zeros(numbytes // 4, device=comm.device)
-        once_s = max(gather.values(comm, [timed(comm, tensor, 1) for _ in range(2)][-1]))
+        once_s = max(comm.gather_values([timed(comm, tensor, 1) for _ in range(2)][-1]))
         times = max(3, min(100, round(MEASURE_S / max(once_s, 1e-6))))
-        seconds = max(gather.values(comm, timed(comm, tensor, times) / times))
+        seconds = max(comm.gather_values(timed(comm, tensor, times) / times))
         bus_gbit = 8e-9 * numbytes * 2 * (ranks - 1) / ranks / seconds
-        rows.append(
-            {
-                "verb": "all_reduce",
-                "backend": comm.backend,
-                "bytes": numbytes,
-                "seconds": seconds,
-                "bus_gbit": bus_gbit,
-            }
-        )
+        rows.append({"bytes": numbytes, "seconds": seconds, "bus_gbit": bus_gbit})
     return rows
 
 
@@ -322,19 +237,8 @@ def timed(comm: TorchCommunicator, tensor: Tensor, times: int) -> float:
     began = time.perf_counter()
     for _ in range(times):
         comm.all_reduce(tensor, WORLD, channel="gradients").wait()
-    synchronise(comm)
+    comm.synchronise()
     return time.perf_counter() - began
-
-
-def control_barrier_us(comm: TorchCommunicator, phase: Callable[[str], None]) -> float:
-    """Microseconds of a barrier of all ranks on the control channel, which is gloo also where NCCL trains."""
-    phase("barriers on the control channel")
-    took: list[float] = []
-    for _ in range(20):
-        began = time.perf_counter()
-        comm.barrier(WORLD)
-        took.append(1e6 * (time.perf_counter() - began))
-    return median(took)
 
 
 # ------------------------------------------------------------------ the contract
@@ -374,7 +278,7 @@ def _tried(comm: TorchCommunicator, candidate: Candidate, folder: Path) -> str |
         other_sizes = _held_against_virtual_time(comm, candidate, walks)
     except Failed as failed:
         problem = str(failed)
-    gathered = gather.values(comm, [other_sizes, problem])
+    gathered = comm.gather_values([other_sizes, problem])
     problems = [text for _, text in gathered if text is not None]
     if problems:
         more = f" (and {len(problems) - 1} more ranks)" if len(problems) > 1 else ""
@@ -421,7 +325,7 @@ def _require_agreement(comm: TorchCommunicator, walks: dict[str, History]) -> No
                     for during, channel, verb, members, numbytes in theirs
                 ],
             )
-            for rank, (final, theirs) in enumerate(gather.values(comm, [walk.final.tolist(), calls]))
+            for rank, (final, theirs) in enumerate(comm.gather_values([walk.final.tolist(), calls]))
         ]
         real_processes.require_agreement_of(histories, f"{name} over {comm.backend}")
 

@@ -5,8 +5,7 @@ ranks found in the way of `daso-bench doctor`.
 """
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +19,17 @@ from ..config.compose import compose
 from ..config.launchers import SlurmConfig
 from ..config.load import from_composed, to_plain
 from ..config.overrides import key_of
-from ..config.schema import RunConfig
+from ..config.run_config import RunConfig
 from ..config.typed import plain, typed
-from ..conformance.candidates import candidates
+from ..conformance.check_command import candidates
 from ..conformance.checks import Candidate
 from ..conformance.real_processes import plain_of
+from ..launch.launcher import ranks_in_words
 from ..launch.slurm import slurm_status
 from ..launch.slurm.job import ENTRY_FILE, Allocation, run_here
 from ..launch.slurm.submit import submit
 from ..machine.job_rules import cluster_findings
-from ..machine.rules import Finding, troubles, worst_first
+from ..machine.rules import Finding, worst_first
 from ..records import display
 from ..records.json_lines import read_json, write_json
 from ..records.run_directory import RunDirectory
@@ -47,14 +47,6 @@ SHOWN_RANKS, SHOWN_LINKS = 64, 24
 _STYLES = {"ok": "green", "refuses": "yellow", "FAILED": "bold red"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckRequest:
-    """The job, described as that of a run, and the strategies whose contract is checked on it."""
-
-    config: RunConfig
-    strategies: tuple[Candidate, ...]
-
-
 def check(words: Sequence[str], *, config_dir: Path | None, cwd: Path) -> int:
     """Check the cluster that `words` describe, by a job on it; returns the exit code.
 
@@ -62,23 +54,26 @@ def check(words: Sequence[str], *, config_dir: Path | None, cwd: Path) -> int:
     request, MachineError where nothing could be submitted.
     """
     console = display.make_console()
-    wanted = request(words, config_dir, cwd)
-    config = wanted.config
+    config, strategies = request(words, config_dir, cwd)
     assert isinstance(config.launcher, SlurmConfig)
     allocation = None if config.launcher.submit else Allocation.around()
-    directory = create_directory(wanted)
-    names = ", ".join(candidate.name for candidate in wanted.strategies)
-    display.say(console, f"check of {shape(config)}: facts, links, sums; contract of {names}", "bold")
+    directory = create_directory(config, strategies)
+    names = ", ".join(candidate.name for candidate in strategies)
+    display.say(
+        console, f"check of {ranks_in_words(config)}: facts, links, sums; contract of {names}", "bold"
+    )
     if allocation is None:
         status = _submit(directory, config, console)
     else:
-        run_here(directory, config, allocation, _PhasePrinter(console), ENTRY)
+        run_here(directory, config, allocation, _phase_printer(console), ENTRY)
         status = directory.status()
     return conclude(console, directory.path, config, status)
 
 
-def request(words: Sequence[str], config_dir: Path | None, cwd: Path) -> CheckRequest:
-    """What `words` ask for. Raises ConfigError."""
+def request(
+    words: Sequence[str], config_dir: Path | None, cwd: Path
+) -> tuple[RunConfig, tuple[Candidate, ...]]:
+    """The job, described as that of a run, and the strategies to check on it. Raises ConfigError."""
     strategy_words, job_words = [], []
     for word in words:
         group = key_of(word).partition(".")[0].partition("/")[0]
@@ -99,39 +94,29 @@ def request(words: Sequence[str], config_dir: Path | None, cwd: Path) -> CheckRe
         raise composed.error or ConfigError("nothing to check")
     tree = plain(composed.config)
     if (name := tree["launcher"]["name"]) != "slurm":
-        raise ConfigError(_other_launcher(str(name)))
+        raise ConfigError(
+            f"launcher={name}: only launcher=slurm has a cluster to check; `daso-bench check` without it "
+            "tries strategies on this machine, `daso-bench doctor` looks at it"
+        )
     defaults = {key: value for key, value in DEFAULTS.items() if f"launcher.{key}" not in given}
     tree["launcher"] = {**tree["launcher"], **defaults}
     ranks = typed(ClusterConfig, tree["cluster"], "cluster").ranks
     for group, key in (("train", "global_batch_size"), ("dataset", "samples")):
         tree[group] = {**tree[group], key: max(ranks, tree[group][key])}  # a run has a sample for each rank
-    return CheckRequest(config=from_composed(tree, cwd), strategies=strategies)
+    return from_composed(tree, cwd), strategies
 
 
-def _other_launcher(name: str) -> str:
-    if name == "torchrun":
-        return (
-            "launcher=torchrun: check needs no job of its own there: every run looks at its ranks when they "
-            "call, and `daso-bench doctor launcher=torchrun` at one machine"
-        )
-    return (
-        f"launcher={name}: only launcher=slurm has a cluster to look at; `daso-bench check` without launcher "
-        "tries strategies on this machine, `daso-bench doctor` looks at it"
-    )
-
-
-def create_directory(wanted: CheckRequest) -> RunDirectory:
+def create_directory(config: RunConfig, strategies: Sequence[Candidate]) -> RunDirectory:
     """A new directory below results_dir/check, with the task of its ranks. Raises ConfigError."""
-    config = wanted.config
-    stem = f"{_short(config.cluster.ranks_of_nodes)}-{time.strftime('%Y%m%d-%H%M%S')}"
-    name, number = stem, 1
+    stem = name = time.strftime("%Y%m%d-%H%M%S")
+    number = 1
     while (config.results_dir / STUDY / name).exists():
         number += 1
         name = f"{stem}-{number}"
     tree = to_plain(config)
     tree["study"]["name"], tree["run"]["id"] = STUDY, name
     directory = RunDirectory.create(tree, config.results_dir)
-    write_json(directory.path / ENTRY_FILE, entry(wanted.strategies))
+    write_json(directory.path / ENTRY_FILE, entry(strategies))
     return directory
 
 
@@ -142,18 +127,6 @@ def entry(strategies: Sequence[Candidate]) -> dict[str, Any]:
         for candidate in strategies
     ]
     return {"entry": ENTRY, "strategies": named}
-
-
-def shape(config: RunConfig) -> str:
-    """`2 nodes x 2 ranks`."""
-    nodes = config.cluster.ranks_of_nodes
-    ranks = str(nodes[0]) if len(set(nodes)) == 1 else " + ".join(map(str, nodes))
-    return f"{len(nodes)} node{'s' * (len(nodes) != 1)} x {ranks} rank{'s' * (ranks != '1')}"
-
-
-def _short(ranks_of_nodes: Sequence[int]) -> str:
-    most = max(ranks_of_nodes)
-    return f"{len(ranks_of_nodes)}x{most}" + ("" if set(ranks_of_nodes) == {most} else "-ragged")
 
 
 # ------------------------------------------------------------------ the job
@@ -203,18 +176,19 @@ def _progress_lines(status: Mapping[str, Any], path: Path) -> list[str]:
     return [f"running on {nodes}" if nodes else "running", *([f"  {phase}"] if phase else [])]
 
 
-class _PhasePrinter:
+def _phase_printer(console: Console) -> Callable[[Mapping[str, Any]], None]:
     """Prints the phases of the ranks in this allocation, from the events of their supervisor."""
+    last = ""
 
-    def __init__(self, console: Console) -> None:
-        self._console, self._last = console, ""
-
-    def __call__(self, event: Mapping[str, Any]) -> None:
+    def on_event(event: Mapping[str, Any]) -> None:
+        nonlocal last
         phase = str((event.get("progress") or {}).get("phase") or "") if event.get("rank") == 0 else ""
-        note = display.notice(event) or (phase if phase != self._last else "")
+        note = display.notice(event) or (phase if phase != last else "")
         if note:
-            self._last = phase or self._last
-            display.say(self._console, f"    {note}")
+            last = phase or last
+            display.say(console, f"    {note}")
+
+    return on_event
 
 
 # ------------------------------------------------------------------ the result
@@ -239,7 +213,7 @@ def conclude(console: Console, path: Path, config: RunConfig, status: Mapping[st
         display.say(console, f"the job {word.replace('_', ' ')}: {reason}", "red")
         if log := slurm_status.last_words(path) or _end_of_log(path, status):
             display.say(console, log, "dim")
-    count = len(troubles(problems))
+    count = len(problems)
     conclusion = f"{count} thing{'s' * (count != 1)} to mend." if count else "Nothing has to be mended."
     if result and (count or not failed):
         display.say(console, conclusion, "bold")
@@ -262,7 +236,6 @@ def findings(result: Mapping[str, Any], *, share_gpus: bool = False) -> list[Fin
     ]
     rules = cluster_findings(
         result["rows"],
-        result["ranks_of_nodes"],
         result["threads"],
         pairs=result.get("pairs", ()),
         share_gpus=share_gpus,
@@ -288,7 +261,6 @@ def show(console: Console, result: Mapping[str, Any]) -> None:
     if result.get("collectives"):
         display.say(console, "all_reduce over all ranks", "bold")
         console.print(_sums(result["collectives"]))
-        display.say(console, f"barrier on the control channel: {result['control_barrier_us']:.0f} µs")
     if result["contracts"]:
         display.say(console, "Contract: a small run over this network, as in virtual time", "bold")
     for contract in result["contracts"]:
@@ -299,18 +271,15 @@ def show(console: Console, result: Mapping[str, Any]) -> None:
 
 
 def _ranks(rows: Sequence[Mapping[str, Any]]) -> Table:
-    table = _table("rank", "node", "host", "cores", "threads", "device", "clock", "sees rank 0's file")
+    table = _table("rank", "node", "host", "cores", "threads", "device")
     for row in rows[:SHOWN_RANKS]:
-        after_s = row["token_after_s"]
         table.add_row(
             str(row["rank"]),
             str(row["node"]),
             row["host"],
-            f"{len(row['cores'])}: {ranges(row['cores'])}",
+            str(len(row["cores"])),
             str(row["threads"]),
             row["device"] + (f" ({row['device_name']})" if row["device_name"] else ""),
-            f"{1e3 * row['clock_offset_s']:+.1f} ms" if row["rank"] else "",
-            "no" if after_s is None else "at once" if after_s < 0.1 else f"after {after_s:.1f} s",
         )
     return table
 
@@ -332,10 +301,10 @@ def _links(pairs: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _sums(collectives: Sequence[Mapping[str, Any]]) -> Table:
-    table = _table("size", "time", "bus bandwidth", "backend")
+    table = _table("size", "time", "bus bandwidth")
     for row in collectives:
         took, bus = f"{1e3 * row['seconds']:.3g} ms", f"{row['bus_gbit']:.3g} Gbit/s"
-        table.add_row(display.size(row["bytes"]), took, bus, row["backend"])
+        table.add_row(display.size(row["bytes"]), took, bus)
     return table
 
 
@@ -349,17 +318,6 @@ def _table(*columns: str) -> Table:
 def _more(console: Console, count: int, what: str) -> None:
     if count > 0:
         display.say(console, f"... and {count} more {what}, in {RESULT}", "dim")
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """`0-3,8` of 0, 1, 2, 3, 8."""
-    blocks: list[list[int]] = []
-    for number in sorted(numbers):
-        if blocks and number == blocks[-1][-1] + 1:
-            blocks[-1].append(number)
-        else:
-            blocks.append([number])
-    return ",".join(f"{block[0]}-{block[-1]}" if len(block) > 1 else f"{block[0]}" for block in blocks)
 
 
 def _end_of_log(path: Path, status: Mapping[str, Any]) -> str:

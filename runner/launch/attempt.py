@@ -153,7 +153,7 @@ class _Reporter:
 
     def _timing(self, summary: Mapping[str, Any]) -> dict[str, Any]:
         """Whether the timing is valid: as known at the start, or as checked by the ranks since."""
-        known = summary.get("apparatus") or self._directory.status()["timing"]
+        known = summary.get("validity") or self._directory.status()["timing"]
         untimed = summary.get("untimed", [])
         return {"valid": known["valid"] and not untimed, "reasons": [*known["reasons"], *untimed]}
 

@@ -11,12 +11,12 @@ from rich.console import Console
 from ...strategies.errors import ConfigError
 from ..config.launchers import LauncherConfig
 from ..config.typed import TARGET, locate_target
-from ..machine.environment import threads_per_rank
+from ..machine.cores import threads_per_rank
 from ..records.run_directory import Outcome, RunDirectory
 from .supervisor import Event
 
 if TYPE_CHECKING:
-    from ..config.schema import RunConfig  # loads torch, which no supervisor needs
+    from ..config.run_config import RunConfig  # loads torch, which no supervisor needs
 
 Runs = Sequence[tuple[RunDirectory, "RunConfig"]]
 

@@ -21,8 +21,7 @@ from ...strategies.errors import ConfigError, MachineError
 from ...strategies.topology import Topology
 from ..config.cluster import ClusterConfig
 from ..config.launchers import LocalConfig
-from ..machine.cores import Awake, apart_here
-from ..machine.environment import threads_per_rank, timing_validity, usable_cores
+from ..machine.cores import Awake, apart_here, threads_per_rank, timing_validity, usable_cores
 from ..machine.signals import LEFT_TO_THE_SUPERVISOR, SUPERVISOR_VARIABLE
 from ..records.run_directory import Outcome, RunDirectory
 from .attempt import PATIENCE_S, Ranks, run_attempt
@@ -34,7 +33,7 @@ from .rank_process import Meeting, RankTask, run_rank_process
 from .supervisor import Event
 
 if TYPE_CHECKING:
-    from ..config.schema import RunConfig  # loads torch, which no supervisor needs
+    from ..config.run_config import RunConfig  # loads torch, which no supervisor needs
 
 HOST = "127.0.0.1"
 PORT = 29500  # of the rendezvous of emulated nodes: nobody else is on the network of a run's nodes
@@ -298,7 +297,7 @@ class _Forked(Ranks):
 
     def about(self) -> dict[str, Any]:
         if self._venue.emulated:  # the ranks measure themselves whether they have room
-            return {"timing": {"valid": False, "reasons": ["its apparatus is not checked yet"]}}
+            return {"timing": {"valid": False, "reasons": ["its validity is not checked yet"]}}
         valid, reasons = timing_validity(self._ranks, self._threads, usable_cores(), self._workers)
         return {"timing": {"valid": valid, "reasons": reasons}}
 

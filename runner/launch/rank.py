@@ -18,26 +18,28 @@ from ...models.spec import InputSpec
 from ...strategies.errors import ConfigError
 from ...strategies.topology import WORLD, Topology
 from ..communication import gpus
+from ..communication.gpus import connect
 from ..communication.link_costs import ClusterNetwork
 from ..communication.modelled_network import ModelledCommunicator
-from ..communication.torch_communicator import TorchCommunicator, connect
-from ..config import load, schema
+from ..communication.torch_communicator import TorchCommunicator
+from ..config import load
 from ..config.launchers import LocalConfig
 from ..config.model_building import build
 from ..config.reader_config import order_alone
+from ..config.run_config import RunConfig
 from ..machine import gpu_facts
+from ..machine.cores import RunQueue
 from ..machine.environment import environment, rank_row
-from ..machine.run_queue import RunQueue
 from ..records.json_lines import RecordWriter, read_json, write_json
 from ..records.run_directory import RunDirectory, check_same_data, of_attempt
 from ..simulation.timing_only import profile_of
-from ..training import checkpoint, gather
+from ..training import checkpoint
 from ..training.callbacks import RunQueueTime
 from ..training.context import Backend, Listener, TrainContext
 from ..training.data_errors import data_errors, file_errors, image_errors
 from ..training.device_model import ClusterDevice
 from ..training.evaluation import score
-from ..training.packed.packed_set import of_run
+from ..training.packed_set import of_run
 from ..training.precision import AUTOCAST, DTYPES
 from ..training.torch_replica import TorchReplica
 from ..training.trainer import Trainer
@@ -141,7 +143,7 @@ def meet(
     listener: socket.socket | None,
     threads: int,
     meeting: Meeting,
-) -> tuple[schema.RunConfig, TorchCommunicator]:
+) -> tuple[RunConfig, TorchCommunicator]:
     """Read the run directory, take this rank's device, and meet the other ranks; errors as of `run_rank`."""
     torch.set_num_threads(threads)
     config = load.load(run_dir / "config.yaml")
@@ -183,7 +185,7 @@ class Emulated:
 
 
 def _emulated(
-    config: schema.RunConfig, comm: TorchCommunicator, meeting: Meeting, data: Data, queue: RunQueue
+    config: RunConfig, comm: TorchCommunicator, meeting: Meeting, data: Data, queue: RunQueue
 ) -> Emulated | None:
     launcher, cluster = config.launcher, config.cluster
     if not isinstance(launcher, LocalConfig) or meeting.network == "none":
@@ -271,7 +273,7 @@ def _write_environment(
         interop_threads=torch.get_num_interop_threads(),
     )
     row |= {"pid": os.getpid(), "gpu": gpu_facts.of_rank(device)}
-    rows = gather.values(comm, row)
+    rows = comm.gather_values(row)
     if comm.rank == 0:
         write_json(
             run_dir / of_attempt("environment", attempt),

@@ -27,8 +27,7 @@ from typing import Any, NoReturn
 from setproctitle import setproctitle, setthreadtitle
 
 from ...strategies.errors import ConfigError, ExpectedEnd, MachineError
-from ..machine.cores import keep_to
-from ..machine.environment import usable_cores
+from ..machine.cores import keep_to, usable_cores
 from ..machine.signals import FORKSERVER_VARIABLE, SUPERVISOR_VARIABLE, die_with_parent
 from .emulated.namespaces import NodeEntry, enter
 

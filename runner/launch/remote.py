@@ -18,10 +18,9 @@ from typing import Any, Protocol, Self
 from ...strategies.errors import MachineError
 from ...strategies.topology import Topology
 from ..config.launchers import ExternalConfig
-from ..machine.cores import Room, apart
-from ..machine.environment import timing_validity
+from ..machine.cores import Room, apart, timing_validity
 from ..machine.interfaces import interfaces, is_loopback
-from ..machine.job_rules import short_findings
+from ..machine.job_rules import cluster_findings
 from ..machine.signals import signal_name
 from ..records.json_lines import write_json
 from ..records.run_directory import RunDirectory
@@ -195,8 +194,7 @@ class RemoteRanks(Ranks):
         """
         keys = ("rank", "local_rank", "node", "host")
         rows = [{**hello["facts"], **{key: hello[key] for key in keys}} for hello in hellos]
-        shape = self.topology.ranks_of_nodes
-        findings = short_findings(rows, shape, threads, share_gpus=self._launcher.share_gpus)
+        findings = cluster_findings(rows, threads, share_gpus=self._launcher.share_gpus)
         if self._on_cpus:  # ranks on CPUs use none of the devices that they see
             findings = [finding for finding in findings if finding.topic != "devices"]
         errors = [

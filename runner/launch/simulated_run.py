@@ -12,17 +12,18 @@ from ...strategies.errors import ExpectedEnd
 from ...strategies.topology import Topology
 from ..communication import gpus
 from ..communication.link_costs import ClusterNetwork
-from ..config import load, schema
+from ..config import load
 from ..config.model_building import input_spec
+from ..config.run_config import RunConfig
 from ..machine.environment import environment, rank_row
 from ..records.json_lines import RecordWriter, read_json, write_json
 from ..records.run_directory import RunDirectory, check_same_data, of_attempt
 from ..simulation import timing_only
-from ..simulation.simulated_world import SimulationSetup, simulate
+from ..simulation.simulated_world import simulate
 from ..simulation.simulator import OutOfTime
 from ..simulation.timeline import Timeline
 from ..training import checkpoint
-from ..training.context import Nobody, Rows
+from ..training.context import Rows
 from ..training.data_errors import data_errors, image_errors
 from ..training.device_model import ClusterDevice
 from .rank import SupervisorLink
@@ -79,24 +80,25 @@ def run_all(
         return Appended(RunDirectory(run_dir).rank_records(rank))
 
     with RecordWriter(run_dir / "metrics.jsonl") as metrics:
-        setup = SimulationSetup(
-            network=ClusterNetwork(config.cluster.links, topology),
-            device=lambda rank: ClusterDevice(config.cluster.device, rank, profile, config.seed),
-            profile=profile,
-            timing_only=config.launcher.timing_only,
-            remarks=(f"simulated: {config.cluster.validity}",),
-            checkpoints=run_dir / "checkpoints",
-            attempt=attempt,
-            listeners=lambda rank: link if rank == 0 else Nobody(),
-            tick=tick,
-            rank_rows=rank_rows,
-            metrics=metrics,
-            until_ns=None if fails_s is None else round(fails_s * 1e9),
-            timeline=timeline,
-        )
         try:
             with image_errors(config.dataset):
-                results = simulate(config, data, setup).results
+                results = simulate(
+                    config,
+                    data,
+                    network=ClusterNetwork(config.cluster.links, topology),
+                    device=lambda rank: ClusterDevice(config.cluster.device, rank, profile, config.seed),
+                    profile=profile,
+                    timing_only=config.launcher.timing_only,
+                    remarks=(f"simulated: {config.cluster.validity}",),
+                    checkpoints=run_dir / "checkpoints",
+                    attempt=attempt,
+                    listeners=lambda rank: link if rank == 0 else None,
+                    tick=tick,
+                    rank_rows=rank_rows,
+                    metrics=metrics,
+                    until_ns=None if fails_s is None else round(fails_s * 1e9),
+                    timeline=timeline,
+                ).results
         except OutOfTime as error:
             raise NodeLost(
                 f"a node was lost after {fails_s} s of virtual time (cluster.failures_s); "
@@ -111,7 +113,7 @@ def run_all(
         checkpoint.drop_resume_states(run_dir / "checkpoints")
 
 
-def _data_and_spec(config: schema.RunConfig) -> tuple[Data, InputSpec]:
+def _data_and_spec(config: RunConfig) -> tuple[Data, InputSpec]:
     """The data, or with `timing_only` their sizes, and what the model is to take in."""
     dataset = config.dataset
     samples, spec = dataset.info().samples, input_spec(dataset)

@@ -16,7 +16,7 @@ from ...strategies.errors import ConfigError, MachineError
 from ...strategies.topology import Topology
 from ..config.launchers import ExternalConfig
 from ..config.load import load
-from ..config.schema import RunConfig
+from ..config.run_config import RunConfig
 from ..records import display
 from ..records.run_directory import RunDirectory
 from .attempt import run_attempt

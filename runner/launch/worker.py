@@ -170,7 +170,7 @@ def hello(
     run_dir: Path, place: Place, line: socket.socket, token: str, port: int | None, interface: str | None
 ) -> dict[str, Any]:
     """A rank's first message: its number, its place, its cores, and the facts about its process."""
-    from ..machine.environment import affinity, usable_cores
+    from ..machine.cores import affinity, usable_cores
     from ..machine.facts import process_facts
     from .remote import PROTOCOL
 

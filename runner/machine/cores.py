@@ -1,20 +1,86 @@
-"""Cores: assigned to the ranks of a run (`launcher.pin`), and kept awake while an emulated cluster trains.
+"""Cores: how many are usable, whether ranks fit on them, which ranks get which, and who waits for one.
 
 `python -m daso_bench.runner.machine.cores PARENT` spins in class SCHED_IDLE until the process PARENT ends.
 """
 
+import math
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from ...strategies.errors import MachineError
-from .environment import affinity, usable_cores
 from .signals import LEFT_TO_THE_SUPERVISOR, die_with_parent
+
+QUEUE_LIMIT = 0.01  # seconds of all threads of a rank together, over seconds of training
+IDLE_NS = 500_000
+
+
+def affinity() -> list[int]:
+    """The cores this process may be scheduled on, in order."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))  # macOS has no affinity
+
+
+def usable_cores() -> int:
+    """The number of cores that this process may use: its affinity, cut to a container's CPU quota."""
+    cores = len(affinity())
+    quota = _cpu_quota(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"))
+    return cores if quota is None else max(1, min(cores, math.ceil(quota)))
+
+
+def _cpu_quota(root: Path, membership: Path) -> float | None:
+    """The smallest quota (cores) on the way from our control group to the root (cgroup v2), None if none."""
+    try:
+        lines = membership.read_text().splitlines()
+    except OSError:
+        return None
+    group = next((line[3:].lstrip("/") for line in lines if line.startswith("0::")), None)
+    if group is None:
+        return None
+    quotas: list[float] = []
+    for folder in [root / group, *(root / group).parents]:
+        if not folder.is_relative_to(root):
+            break
+        try:
+            quota, period = (folder / "cpu.max").read_text().split()
+        except (OSError, ValueError):
+            continue
+        if quota != "max":
+            quotas.append(int(quota) / int(period))
+    return min(quotas, default=None)
+
+
+def threads_per_rank(
+    setting: int | Literal["auto"], ranks: int, cores: int | None = None, workers: int = 0
+) -> int:
+    """Threads of each of `ranks` ranks on this host: the setting, or usable cores // ranks (at least 1).
+
+    `workers`: loader workers of each rank; `auto` leaves a core to each.
+    """
+    if setting == "auto":
+        return max(1, (usable_cores() if cores is None else cores) // ranks - workers)
+    return setting
+
+
+def timing_validity(ranks: int, threads: int, cores: int, workers: int = 0) -> tuple[bool, list[str]]:
+    """Whether `ranks` x (`threads` + `workers`) fit on `cores`, and if not, why timing is invalid."""
+    if ranks * (threads + workers) <= cores:
+        return True, []
+    who = f"{ranks} rank{'s' * (ranks != 1)} x {threads} thread{'s' * (threads != 1)}"
+    if workers:
+        who += f" and {workers} loader worker{'s' * (workers != 1)}"
+    verb = "share" if ranks != 1 else "shares"
+    return False, [f"{who} {verb} {cores} core{'s' * (cores != 1)}"]
+
+
+# ------------------------------------------------------------------ cores of their own for ranks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +155,9 @@ def _too_few(rooms: Sequence[Room]) -> MachineError:
     )
 
 
+# ------------------------------------------------------------------ cores kept awake
+
+
 class Awake:
     """One spinning process per usable core until `end`; none where the system has no class SCHED_IDLE.
 
@@ -138,6 +207,83 @@ def _spin(parent: int) -> None:
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     while True:
         pass
+
+
+# ------------------------------------------------------------------ time in the run queue
+
+
+def in_each_second(share: float) -> str:
+    """`RunQueue.share` in words. It may exceed 1: several threads can wait at the same time."""
+    return f"{share:.3g} s in each second of training"
+
+
+class RunQueue:
+    """The time for which this process's threads were ready to run and had no core, while it trained.
+
+    Linux only; docs/method.md, "Validity and guard", has the limit. An idle core takes a while to wake up
+    (about 5 us; 30 to 240 us on average on a virtual machine without other load), and the kernel counts that
+    as waiting. It is no queue, and would make every rank that mostly sleeps invalid. So `IDLE_NS` is
+    subtracted for each time that a thread was given a core; a thread that shares its core with a program that
+    computes waits for milliseconds. The result is a lower bound: shorter waits are not seen, nor are those of
+    threads that ended before training paused.
+    """
+
+    def __init__(self, tasks: Path = Path("/proc/self/task")) -> None:
+        self._tasks = tasks
+        # By thread: ns that it has waited for a core, and how often it was given one, since it began.
+        self._since: dict[str, tuple[int, int]] | None = {}
+        self._waited = 0
+        self._before: tuple[int, int | None] = (0, 0)  # ns of training and in the queue, of earlier attempts
+
+    @property
+    def waited_ns(self) -> int | None:
+        """Nanoseconds of all threads together; None where the system does not count them."""
+        return None if self._since is None else self._waited
+
+    def share(self, train_ns: int) -> float | None:
+        """Seconds of all threads together over seconds of training; None if an attempt has no counts.
+
+        Earlier attempts of a resumed run are included. `train_ns`: of training in this attempt.
+        """
+        state = self.state_dict(train_ns)
+        queued = state["queued_ns"]
+        return None if queued is None else queued / max(1, state["train_ns"] or 0)
+
+    def state_dict(self, train_ns: int) -> dict[str, int | None]:
+        """Training and waiting of this attempt and of those before it."""
+        trained, queued = self._before
+        waited = self.waited_ns
+        together = None if queued is None or waited is None else queued + waited
+        return {"train_ns": trained + train_ns, "queued_ns": together}
+
+    def load_state_dict(self, state: Mapping[str, int | None]) -> None:
+        """Continue from `state_dict`."""
+        self._before = state["train_ns"] or 0, state["queued_ns"]
+
+    def training(self, on: bool) -> None:
+        """Training begins (`on`) or pauses."""
+        if self._since is None:
+            return
+        now = self._read()
+        if not on and now is not None:
+            for thread, (waited, times) in now.items():
+                waited_before, times_before = self._since.get(thread, (0, 0))
+                self._waited += max(0, waited - waited_before - IDLE_NS * (times - times_before))
+        self._since = now
+
+    def _read(self) -> dict[str, tuple[int, int]] | None:
+        """The last two numbers in the schedstat of each thread."""
+        threads: dict[str, tuple[int, int]] = {}
+        try:
+            for thread in os.listdir(self._tasks):
+                try:
+                    _, waited, times = (self._tasks / thread / "schedstat").read_text().split()
+                except (FileNotFoundError, ProcessLookupError):  # the thread has ended
+                    continue
+                threads[thread] = int(waited), int(times)
+        except (OSError, ValueError):
+            return None
+        return threads or None
 
 
 if __name__ == "__main__" and sys.platform == "linux":

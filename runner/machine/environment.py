@@ -1,10 +1,9 @@
-"""The environment of a run: cores, threads, devices, versions, commit; and whether its timing is valid.
+"""What environment.json holds: versions, commit, variables, and the device, cores and threads of each rank.
 
 Nothing here imports torch: the caller passes the number of visible devices.
 """
 
 import hashlib
-import math
 import os
 import platform
 import socket
@@ -13,10 +12,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from ...strategies.errors import ConfigError, MachineError
+from ...strategies.errors import MachineError
 from .. import PACKAGE
+from .cores import affinity, usable_cores
 
 ENVIRONMENT_SCHEMA_VERSION = 1
 RULES_VERSION = "2.0"  # of the measuring rules, docs/method.md
@@ -28,68 +28,6 @@ _VARIABLES = (
     "GLOO_SOCKET_IFNAME",
     "NCCL_SOCKET_IFNAME",
 )
-
-
-def affinity() -> list[int]:
-    """The cores this process may be scheduled on, in order."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))  # macOS has no affinity
-
-
-def usable_cores() -> int:
-    """The number of cores that this process may use: its affinity, cut to a container's CPU quota."""
-    cores = len(affinity())
-    quota = _cpu_quota(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"))
-    return cores if quota is None else max(1, min(cores, math.ceil(quota)))
-
-
-def _cpu_quota(root: Path, membership: Path) -> float | None:
-    """The smallest quota (cores) on the way from our control group to the root (cgroup v2), None if none."""
-    try:
-        lines = membership.read_text().splitlines()
-    except OSError:
-        return None
-    group = next((line[3:].lstrip("/") for line in lines if line.startswith("0::")), None)
-    if group is None:
-        return None
-    quotas: list[float] = []
-    for folder in [root / group, *(root / group).parents]:
-        if not folder.is_relative_to(root):
-            break
-        try:
-            quota, period = (folder / "cpu.max").read_text().split()
-        except (OSError, ValueError):
-            continue
-        if quota != "max":
-            quotas.append(int(quota) / int(period))
-    return min(quotas, default=None)
-
-
-def threads_per_rank(
-    setting: int | Literal["auto"], ranks: int, cores: int | None = None, workers: int = 0
-) -> int:
-    """Threads of each of `ranks` ranks on this host: the setting, or usable cores // ranks (at least 1).
-
-    `workers`: loader workers of each rank; `auto` leaves a core to each. Raises ConfigError for anything else
-    than "auto" or a number from 1 on.
-    """
-    if setting == "auto":
-        return max(1, (usable_cores() if cores is None else cores) // ranks - workers)
-    if isinstance(setting, bool) or not isinstance(setting, int) or setting < 1:
-        raise ConfigError(f"launcher.threads_per_rank={setting}: must be auto or >= 1")
-    return setting
-
-
-def timing_validity(ranks: int, threads: int, cores: int, workers: int = 0) -> tuple[bool, list[str]]:
-    """Whether `ranks` x (`threads` + `workers`) fit on `cores`, and if not, why timing is invalid."""
-    if ranks * (threads + workers) <= cores:
-        return True, []
-    who = f"{ranks} rank{'s' * (ranks != 1)} x {threads} thread{'s' * (threads != 1)}"
-    if workers:
-        who += f" and {workers} loader worker{'s' * (workers != 1)}"
-    verb = "share" if ranks != 1 else "shares"
-    return False, [f"{who} {verb} {cores} core{'s' * (cores != 1)}"]
 
 
 def device_index(local_rank: int, visible: int, *, share: bool = False) -> int | None:

@@ -1,4 +1,4 @@
-"""Network interfaces of this host, addresses of host names, and routes to other hosts."""
+"""Network interfaces of this host, and routes to other hosts."""
 
 import ipaddress
 import socket
@@ -54,7 +54,7 @@ def route_to(host: str) -> tuple[str, str | None]:
     Raises OSError if the name is unknown or there is no route.
     """
     error: OSError = OSError(f"no address of {host}")
-    for family, kind, _, _, target in _resolved(host, socket.SOCK_DGRAM):
+    for family, kind, _, _, target in _resolved(host):
         with closing(socket.socket(family, kind)) as probe:
             try:
                 probe.connect(target)
@@ -66,31 +66,13 @@ def route_to(host: str) -> tuple[str, str | None]:
     raise error
 
 
-def route(host: str) -> dict[str, str | None]:
-    """`route_to` as a row: `to`, `address`, `interface`, and `error` if there is no route."""
-    try:
-        address, interface = route_to(host)
-    except OSError as error:
-        return {"to": host, "address": None, "interface": None, "error": error.strerror or str(error)}
-    return {"to": host, "address": address, "interface": interface, "error": None}
-
-
-def addresses_of(host: str) -> tuple[list[str], str | None]:
-    """The addresses of `host`, and the error if it does not resolve."""
-    try:
-        infos = _resolved(host, socket.SOCK_STREAM)
-    except OSError as error:
-        return [], error.strerror or str(error)
-    return list(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in infos)), None
-
-
-def _resolved(host: str, kind: int) -> list[Any]:
-    """`getaddrinfo` that gives up after RESOLVE_S. Raises OSError."""
+def _resolved(host: str) -> list[Any]:
+    """`getaddrinfo` for datagrams that gives up after RESOLVE_S. Raises OSError."""
     results: list[Any] = []
 
     def resolve() -> None:
         try:
-            results.append(socket.getaddrinfo(host, _ANY_PORT, type=kind))
+            results.append(socket.getaddrinfo(host, _ANY_PORT, type=socket.SOCK_DGRAM))
         except (OSError, UnicodeError) as error:
             results.append(error if isinstance(error, OSError) else OSError(str(error)))
 

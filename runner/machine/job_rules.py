@@ -1,7 +1,7 @@
 """The rules of the doctor on the ranks of a job that started: cores, GPUs, network, what must be equal.
 
-A rule is a function of a `Job`. They judge the ranks before every training of `launcher=slurm` and
-`launcher=torchrun` (`short_findings`), and in `daso-bench check launcher=slurm` (`cluster_findings`).
+A rule is a function of `JobFacts`. They judge the ranks before every training of `launcher=slurm` and
+`launcher=torchrun`, and in `daso-bench check launcher=slurm`, which measures links, too.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,17 +10,15 @@ from functools import cached_property
 from statistics import median
 from typing import Any
 
-from .environment import timing_validity
+from .cores import timing_validity
 from .facts import ProcessFacts
-from .rules import PROCESS_RULES, Finding, Severity, apply, merged, on, outward, troubles
+from .rules import PROCESS_RULES, Finding, Severity, apply, merged, on, outward, usable_interfaces
 
 SLOW_SHARE = 0.4  # of the median of its like: far outside what neighbours differ by on a quiet network
 SLOW_TIMES, SLOW_LATENCY_US = 5.0, 500.0
-FLOOR_GBIT = 0.2
+FLOOR_GBIT = 0.2  # no network for training is slower
 FEWEST_PAIRS = 3  # below, there is no median to be far from
-LARGEST_SKEW_S = 0.5
 CPU_BIND = ("SLURM_CPU_BIND", "SLURM_CPU_BIND_LIST", "SLURM_CPU_BIND_TYPE", "SLURM_CPU_BIND_VERBOSE")
-_VERSIONS = {"python": "Python", "torch": "torch", "daso_bench": "daso-bench"}
 Pair = Mapping[str, Any]
 
 
@@ -28,16 +26,13 @@ Pair = Mapping[str, Any]
 class JobFacts:
     """The facts of all ranks, and what was asked for.
 
-    `threads`: of each rank, None if unknown. `pairs`: links measured between hosts, each {a, b, rate_gbit,
-    latency_us, backend}, a and b being host names. `floor_gbit`: a slower link is an error. `share_gpus`:
-    whether ranks may share a GPU.
+    `threads`: of each rank. `pairs`: links measured between hosts, each {a, b, rate_gbit,
+    latency_us, backend}, a and b being host names. `share_gpus`: whether ranks may share a GPU.
     """
 
     ranks: Sequence[ProcessFacts]
-    ranks_of_nodes: tuple[int, ...]
-    threads: int | None
+    threads: int
     pairs: Sequence[Pair] = ()
-    floor_gbit: float = FLOOR_GBIT
     share_gpus: bool = False
 
     @cached_property
@@ -63,7 +58,7 @@ def pinned(job: JobFacts) -> Iterator[Finding]:
     """Ranks of a host that may use the same cores, and fewer than they have threads."""
     short: dict[tuple[int, int, int], list[str]] = {}
     for host, ranks in job.hosts.items():
-        tightest = _tightest([frozenset(facts.cores) for facts in ranks], job.threads or 1)
+        tightest = _tightest([frozenset(facts.cores) for facts in ranks], job.threads)
         if tightest is not None:
             short.setdefault((*tightest, ranks[0].cores_of_machine), []).append(host)
     for (ranks, cores, all_cores), hosts in short.items():
@@ -71,26 +66,20 @@ def pinned(job: JobFacts) -> Iterator[Finding]:
 
 
 def _pinned(job: JobFacts, ranks: int, cores: int, all_cores: int, hosts: Sequence[str]) -> Finding:
-    threads = job.threads or 1
-    what = f"{job.on(hosts)}: {timing_validity(ranks, threads, cores)[1][0]} (of {all_cores})"
-    if cores >= ranks:  # only the threads are too many
-        fewer = f"launcher.threads_per_rank={max(1, cores // ranks)}"
-        fix = f"sbatch --cpus-per-task={threads} (or {fewer})" if job.under_slurm else fewer
-        cause = "threads wait for each other's cores; timings are not valid"
-        return Finding("warning", "affinity", what, cause, fix)
+    what = f"{job.on(hosts)}: {timing_validity(ranks, job.threads, cores)[1][0]} (of {all_cores})"
+    cause = "they wait for each other's cores, and timings are not valid"
     bindings = (facts.variables.get("SLURM_CPU_BIND", "") for host in hosts for facts in job.hosts[host])
     binding = next((text for text in bindings if "mask_cpu:" in text or "map_cpu:" in text), None)
-    narrowed = cores < all_cores
-    if binding is not None:
+    if binding is not None and cores < ranks:
         cause = f"SLURM_CPU_BIND={binding} pins them (often the submitting shell's own); they run in turn"
         fix = f"unset {' '.join(CPU_BIND)} (before sbatch)"
-    elif job.under_slurm and narrowed:
-        cause = "Slurm gave the tasks fewer cores than there are ranks; they run in turn"
-        fix = f"sbatch --cpus-per-task={threads} (and srun --cpus-per-task={threads})"
+    elif job.under_slurm and cores < all_cores:
+        fix = f"sbatch --cpus-per-task={job.threads} (and srun --cpus-per-task={job.threads})"
+    elif cores >= ranks:
+        fix = f"launcher.threads_per_rank={cores // ranks}"
     else:
-        cause = "there are fewer cores than ranks; they run in turn, and timings are not valid"
         fix = f"cluster.ranks_per_node={cores}"
-    return Finding("error" if narrowed else "warning", "affinity", what, cause, fix)
+    return Finding("error" if cores < min(ranks, all_cores) else "warning", "affinity", what, cause, fix)
 
 
 def _tightest(sets: Sequence[frozenset[int]], threads: int) -> tuple[int, int] | None:
@@ -119,7 +108,7 @@ def devices(job: JobFacts) -> Iterator[Finding]:
             "devices",
             f"{job.on(without)}: {len(without)} of {len(job.ranks)} ranks see no GPU",
             "ranks with and without a GPU cannot train together",
-            f"sbatch --gpus-per-node={max(job.ranks_of_nodes)}",
+            f"sbatch --gpus-per-node={max(map(len, job.hosts.values()))}",
         )
     short: dict[tuple[int, int], list[str]] = {}
     for host, of_ranks in gpus.items():
@@ -180,57 +169,48 @@ def loopback_interface(job: JobFacts) -> Iterator[Finding]:
 
 def links(job: JobFacts) -> Iterator[Finding]:
     """Measured links that are far slower than the others, or slower than any network for training."""
-    for backend in dict.fromkeys(pair.get("backend") for pair in job.pairs):
-        yield from _links(job, [pair for pair in job.pairs if pair.get("backend") == backend], backend)
-
-
-def _links(job: JobFacts, pairs: Sequence[Pair], backend: str | None) -> Iterator[Finding]:
-    by = "" if backend is None else f" ({backend})"
-    rated = [pair for pair in pairs if pair.get("rate_gbit") is not None]
-    timed = [pair for pair in pairs if pair.get("latency_us") is not None]
-    enough = len(rated) >= FEWEST_PAIRS
-    usual_gbit = median(pair["rate_gbit"] for pair in rated) if enough else 0.0
-    usual_us = median(pair["latency_us"] for pair in timed) if len(timed) >= FEWEST_PAIRS else float("inf")
-    below = [pair for pair in rated if pair["rate_gbit"] < job.floor_gbit]
-    slow = [pair for pair in rated if job.floor_gbit <= pair["rate_gbit"] < SLOW_SHARE * usual_gbit]
-    kinds: tuple[tuple[Severity, list[Pair], str], ...] = (
-        ("error", below, f"below {job.floor_gbit:g} Gbit/s"),
-        ("warning", slow, f"median of {len(rated)} pairs {usual_gbit:.3g} Gbit/s"),
-    )
-    for severity, slower, limit in kinds:
-        if slower:
-            worst = min(slower, key=lambda pair: pair["rate_gbit"])
-            what = f"{worst['a']} - {worst['b']}: {worst['rate_gbit']:.3g} Gbit/s{by}, {limit}"
-            yield _link_finding(job, severity, what, slower)
-    late = [pair for pair in timed if pair["latency_us"] > max(SLOW_LATENCY_US, SLOW_TIMES * usual_us)]
+    enough = len(job.pairs) >= FEWEST_PAIRS
+    usual_gbit = median(pair["rate_gbit"] for pair in job.pairs) if enough else 0.0
+    usual_us = median(pair["latency_us"] for pair in job.pairs) if enough else float("inf")
+    below = [pair for pair in job.pairs if pair["rate_gbit"] < FLOOR_GBIT]
+    slow = [pair for pair in job.pairs if FLOOR_GBIT <= pair["rate_gbit"] < SLOW_SHARE * usual_gbit]
+    late = [pair for pair in job.pairs if pair["latency_us"] > max(SLOW_LATENCY_US, SLOW_TIMES * usual_us)]
+    if below:
+        yield _slow_links(job, "error", below, f"below {FLOOR_GBIT:g} Gbit/s")
+    if slow:
+        usual = f"median of {len(job.pairs)} pairs {usual_gbit:.3g} Gbit/s"
+        yield _slow_links(job, "warning", slow, usual)
     if late:
         worst = max(late, key=lambda pair: pair["latency_us"])
-        what = f"{worst['a']} - {worst['b']}: {worst['latency_us']:.0f} µs{by}, median {usual_us:.0f} µs"
+        what = f"{worst['a']} - {worst['b']}: {worst['latency_us']:.0f} µs, median {usual_us:.0f} µs"
         yield _link_finding(job, "warning", what, late)
+
+
+def _slow_links(job: JobFacts, severity: Severity, pairs: Sequence[Pair], limit: str) -> Finding:
+    worst = min(pairs, key=lambda pair: pair["rate_gbit"])
+    what = f"{worst['a']} - {worst['b']}: {worst['rate_gbit']:.3g} Gbit/s ({worst['backend']}), {limit}"
+    return _link_finding(job, severity, what, pairs)
 
 
 def _link_finding(job: JobFacts, severity: Severity, what: str, pairs: Sequence[Pair]) -> Finding:
     """`pairs`: the slow ones. The fix is another interface of the host in question, else to leave it out."""
+    shared = set.intersection(*({pair["a"], pair["b"]} for pair in pairs))
+    host = pairs[0]["b"]
+    cause = "a wrong interface, another rack, a busy network; all wait for the slowest"
     if len(pairs) > 1:
         what += f"; {len(pairs) - 1} more like it"
-    shared = set.intersection(*({pair["a"], pair["b"]} for pair in pairs))
-    who, host = "a slow way", pairs[0]["b"]
-    if len(pairs) > 1 and len(shared) == 1:
-        (host,) = shared
-        who = f"{host} is in all of them: its card or cable, or the interface it uses"
-    cause = f"{who}; a wrong interface, another rack, a busy network; all wait for the slowest"
+        if len(shared) == 1:
+            (host,) = shared
+            cause = f"{host} is in all of them: its card or cable, or the interface it uses"
     fix = f"sbatch --exclude={host}" if job.under_slurm else "cluster.nodes=N (without the slow host)"
     for facts in job.hosts.get(host, [])[:1]:
-        used = facts.variables.get("GLOO_SOCKET_IFNAME") or (facts.route or {}).get("interface")
-        unused = [
-            name
-            for name, interface in facts.interfaces.items()
-            if interface["up"] and interface["addresses"] and not interface["loopback"] and name != used
-        ]
-        unused.sort(key=lambda name: -facts.interfaces[name]["speed_mbit"])
-        if unused:
-            has = f"{host} uses {used}, and has also {', '.join(unused)}"
-            fix = f"export GLOO_SOCKET_IFNAME={unused[0]} ({has})"
+        used = facts.variables.get("GLOO_SOCKET_IFNAME") or facts.route_interface
+        speeds = {
+            name: facts.interfaces[name]["speed_mbit"] for name in usable_interfaces(facts) if name != used
+        }
+        if speeds:
+            fastest = max(speeds, key=lambda name: speeds[name])
+            fix = f"export GLOO_SOCKET_IFNAME={fastest} ({host} uses {used})"
     return Finding(severity, "links", what, cause, fix)
 
 
@@ -239,17 +219,17 @@ def _link_finding(job: JobFacts, severity: Severity, what: str, pairs: Sequence[
 
 def versions(job: JobFacts) -> Iterator[Finding]:
     """Versions and source code; a patch version of Python may differ."""
-    for key, name in _VERSIONS.items():
-        hosts = _hosts_of(job, [facts.versions[key] for facts in job.ranks])
-        patch = key == "python" and len({str(version).rpartition(".")[0] for version in hosts}) == 1
-        yield from _differ(job, name, hosts, "note" if patch else "error")
+    minors = [(facts.versions["python"] or "").rpartition(".")[0] for facts in job.ranks]
+    yield from _differ(job, "Python", _hosts_of(job, minors))
+    for key, name in (("torch", "torch"), ("daso_bench", "daso-bench")):
+        yield from _differ(job, name, _hosts_of(job, [facts.versions[key] for facts in job.ranks]))
     sources = [
         facts.versions["commit"] and _source(facts.versions["commit"], facts.versions["dirty"])
         for facts in job.ranks
     ]
     hosts = _hosts_of(job, sources)
     hosts.pop(None, None)
-    yield from _differ(job, "the source", hosts, "error")
+    yield from _differ(job, "the source", hosts)
 
 
 def _source(commit: str, dirty: str | None) -> str:
@@ -264,66 +244,19 @@ def _hosts_of(job: JobFacts, values: Sequence[str | None]) -> dict[str | None, l
     return hosts
 
 
-def _differ(
-    job: JobFacts, name: str, hosts: Mapping[str | None, list[str]], severity: Severity
-) -> Iterator[Finding]:
+def _differ(job: JobFacts, name: str, hosts: Mapping[str | None, list[str]]) -> Iterator[Finding]:
     if len(hosts) < 2:
         return
     executables = sorted({facts.executable for facts in job.ranks})
     seen = [f"{value or 'none'} {job.on(names)}" for value, names in hosts.items()]
     yield Finding(
-        severity,
+        "error",
         "versions",
         f"{name} differs: {'; '.join(seen)}",
         "ranks compute with different code"
         + ("" if len(executables) == 1 else f" ({' and '.join(executables[:3])})"),
         "source PATH/bin/activate (one environment, on a file system of all nodes, in the batch script)",
     )
-
-
-def results_folder(job: JobFacts) -> Iterator[Finding]:
-    """Hosts on which the file that rank 0 wrote into the folder of results is not there."""
-    blind = [facts for facts in job.ranks if facts.sees_token is False]
-    if blind:
-        path = blind[0].folders.get("results", {}).get("path", "results_dir")
-        yield Finding(
-            "error",
-            "results",
-            f"{job.on(facts.host for facts in blind)}: rank 0's file in {path} is not there",
-            "it is another folder on these hosts: their records and checkpoints would be lost",
-            "results_dir=PATH (on a file system of all nodes)",
-        )
-
-
-def clocks(job: JobFacts) -> Iterator[Finding]:
-    """Clocks of hosts that are apart."""
-    offsets = {facts.host: facts.clock_offset_s for facts in job.ranks if facts.clock_offset_s is not None}
-    early = min(offsets, key=lambda host: offsets[host], default="")
-    late = max(offsets, key=lambda host: offsets[host], default="")
-    if offsets and (apart := offsets[late] - offsets[early]) > LARGEST_SKEW_S:
-        yield Finding(
-            "warning",
-            "clock",
-            f"the clocks of {early} and {late} are {apart:.2f} s apart",
-            "times in records and ages of files of different hosts cannot be compared",
-            "chronyc makestep (on these hosts; ask the administrator)",
-        )
-
-
-def open_files(job: JobFacts) -> Iterator[Finding]:
-    """The limit of open files: a rank holds connections to all others, in each of its groups."""
-    ranks = sum(job.ranks_of_nodes)
-    needed = 64 + 6 * ranks
-    limits = {facts.host: facts.open_files["soft"] for facts in job.ranks}
-    low = {host: limit for host, limit in limits.items() if limit is not None and limit < needed}
-    if low:
-        yield Finding(
-            "warning",
-            "limits",
-            f"{job.on(low)}: a process may open {min(low.values())} files",
-            f"{ranks} ranks need about {needed}: each holds connections to all others, in several groups",
-            f"ulimit -n {max(4096, needed)} (in the batch script)",
-        )
 
 
 def each_rank(job: JobFacts) -> Iterator[Finding]:
@@ -346,40 +279,22 @@ JOB_RULES: tuple[Callable[[JobFacts], Iterable[Finding]], ...] = (
     loopback_interface,
     links,
     versions,
-    results_folder,
-    clocks,
-    open_files,
     each_rank,
 )
 
 
 def cluster_findings(
     rows: Sequence[Mapping[str, Any]],
-    ranks_of_nodes: Sequence[int],
-    threads: int | None,
+    threads: int,
     *,
     pairs: Sequence[Pair] = (),
-    floor_gbit: float = FLOOR_GBIT,
     share_gpus: bool = False,
 ) -> list[Finding]:
-    """What is wrong with a job. `rows`: `ProcessFacts.as_row` of every rank; the rest is as of `Job`."""
+    """What is wrong with a job. `rows`: `ProcessFacts.as_row` of every rank; the rest is as of `JobFacts`."""
     job = JobFacts(
         ranks=[ProcessFacts.of(row) for row in rows],
-        ranks_of_nodes=tuple(ranks_of_nodes),
         threads=threads,
         pairs=pairs,
-        floor_gbit=floor_gbit,
         share_gpus=share_gpus,
     )
     return apply(JOB_RULES, job)
-
-
-def short_findings(
-    rows: Sequence[Mapping[str, Any]],
-    ranks_of_nodes: Sequence[int],
-    threads: int | None,
-    *,
-    share_gpus: bool = False,
-) -> list[Finding]:
-    """Errors and warnings that need no measurement: what is looked at before every training."""
-    return troubles(cluster_findings(rows, ranks_of_nodes, threads, share_gpus=share_gpus))

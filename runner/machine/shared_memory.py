@@ -11,7 +11,7 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -160,7 +160,7 @@ class MemoryBarrier:
         if self._futex is None:
             time.sleep(min(seconds, POLL_S))
             return
-        timeout = _Timespec(int(seconds), int(seconds % 1 * 1e9))
+        timeout = (ctypes.c_long * 2)(int(seconds), int(seconds % 1 * 1e9))  # a struct timespec
         # Both calls are of the shared kind: a private one would see only threads of this process.
         self._futex(self._base + 4 * slot, _WAIT, value, ctypes.byref(timeout))
 
@@ -169,21 +169,15 @@ class MemoryBarrier:
             self._futex(self._base + 4 * self._place * _PER_LINE, _WAKE, _EVERYBODY, None)
 
 
-class _Timespec(ctypes.Structure):
-    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
-
-
-class _Futex:
+def _system_call() -> Callable[[int, int, int, object], None] | None:
     """The system call futex(address, operation, value, timeout), which the C library does not wrap."""
-
-    def __init__(self, number: int) -> None:
-        self._call, self._number = ctypes.CDLL(None).syscall, ctypes.c_long(number)
-        self._call.restype = ctypes.c_long
-
-    def __call__(self, address: int, operation: int, value: int, timeout: object) -> int:
-        return self._call(self._number, ctypes.c_void_p(address), operation, ctypes.c_long(value), timeout)
-
-
-def _system_call() -> _Futex | None:
     number = _FUTEX.get(platform.machine()) if sys.platform == "linux" else None
-    return None if number is None else _Futex(number)
+    if number is None:
+        return None
+    call = ctypes.CDLL(None).syscall
+    call.restype = ctypes.c_long
+
+    def futex(address: int, operation: int, value: int, timeout: object) -> None:
+        call(ctypes.c_long(number), ctypes.c_void_p(address), operation, ctypes.c_long(value), timeout)
+
+    return futex

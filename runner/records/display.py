@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
+from rich.filesize import decimal
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
@@ -65,28 +66,17 @@ def progress(console: Console, title: str) -> Iterator[OnEvent]:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, transient=True) as bar:
-        yield LiveLine(bar, title)
+        task = bar.add_task(title, total=None, numbers="starting")
 
+        def show(event: Event) -> None:
+            if note := notice(event):
+                bar.console.print(Text(note))
+            if _is_progress(event):
+                state = event["progress"]
+                steps = {"total": state.get("steps"), "completed": state.get("step") or 0}
+                bar.update(task, numbers=numbers(state), **steps)
 
-class LiveLine:
-    """Keeps a progress bar of rich up to date; called with every event of the supervisor."""
-
-    def __init__(self, bar: Progress, title: str) -> None:
-        self._bar = bar
-        self._task = bar.add_task(title, total=None, numbers="starting")
-
-    def __call__(self, event: Event) -> None:
-        note = notice(event)
-        if note:
-            self._bar.console.print(Text(note))
-        if _is_progress(event):
-            state = event["progress"]
-            self._bar.update(
-                self._task,
-                total=state.get("steps"),
-                completed=state.get("step") or 0,
-                numbers=numbers(state),
-            )
+        yield show
 
 
 class PlainLines:
@@ -161,8 +151,23 @@ def run_table(status: Mapping[str, Any]) -> Table:
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    for key, value in _summary_rows(status):
-        table.add_row(key, Text(value, style=_STYLES.get(value, "")))
+    summary = status.get("summary") or {}
+    figures, headline = _figures(status), _headline(summary, "final_")
+    rows = [
+        ("status", str(status.get("status"))),
+        ("reason", str(status.get("reason") or _MISSING)),
+        (f"final {headline}", figures["judged"]),
+        (f"best {headline}", _with(percent, summary.get(f"best_{headline}"))),
+        (f"time to {_target(summary.get('target'))}", figures["to target"]),
+        ("training time", figures["train"]),
+        ("samples/s", figures["samples/s"]),
+        ("bytes between nodes", figures["inter"]),
+        ("bytes inside nodes", figures["intra"]),
+        *(("note", note) for note in _notes(status)),
+    ]
+    for key, value in rows:
+        if value != _MISSING:
+            table.add_row(key, Text(value, style=_STYLES.get(value, "")))
     return table
 
 
@@ -170,11 +175,9 @@ def one_line(status: Mapping[str, Any]) -> str:
     """The end of one run of a sweep in a line: status, the known numbers, reason."""
     figures = _figures(status)
     headline = _headline(status.get("summary") or {}, "final_")
-    words = {headline: "judged", "to target": "to target", "train": "train"}
-    shown = [f"{word} {figures[key]}" for word, key in words.items() if figures[key] != _MISSING]
-    return "  ".join(
-        [str(status.get("status")), *shown, *([str(status["reason"])] if status.get("reason") else [])]
-    )
+    labelled = {headline: figures["judged"], "to target": figures["to target"], "train": figures["train"]}
+    shown = [f"{label} {figure}" for label, figure in labelled.items() if figure != _MISSING]
+    return "  ".join([str(status.get("status")), *shown, str(status.get("reason") or "")]).rstrip()
 
 
 def runs_table(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
@@ -186,10 +189,8 @@ def runs_table(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
     for header in (_headlines(rows), *keys[1:]):
         table.add_column(header, justify="right")
     table.add_column("notes", overflow="fold")
-    notes_of = [[*_labels(status), *_timing(status)] for _, status in rows]
-    common = (
-        [note for note in notes_of[0] if all(note in notes for notes in notes_of)] if len(rows) > 1 else []
-    )
+    notes_of = [_notes(status) for _, status in rows]
+    common = [note for note in notes_of[0] if all(note in notes for notes in notes_of)] if rows[1:] else []
     if common:
         table.caption, table.caption_justify = Text(f"all runs: {'; '.join(common)}"), "left"
     for (name, status), notes in zip(rows, notes_of, strict=True):
@@ -260,11 +261,7 @@ def duration(seconds: float) -> str:
 
 def size(count: float) -> str:
     """Bytes in powers of 1000 with their unit, as in reports."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
+    return decimal(int(count))
 
 
 def rate(value: float) -> str:
@@ -275,29 +272,6 @@ def rate(value: float) -> str:
 def percent(share: float) -> str:
     """0.9567 as 95.67 %; a dash for NaN."""
     return _MISSING if math.isnan(share) else f"{100 * float(share):.2f} %"
-
-
-def _summary_rows(status: Mapping[str, Any]) -> list[tuple[str, str]]:
-    summary = status.get("summary") or {}
-    figures, headline = _figures(status), _headline(summary, "final_")
-    rows = [("status", str(status.get("status")))]
-    if status.get("reason"):
-        rows.append(("reason", str(status["reason"])))
-    measured = [
-        (f"final {headline}", figures["judged"]),
-        (f"best {headline}", _with(percent, summary.get(f"best_{headline}"))),
-        (f"time to {_target(summary.get('target'))}", figures["to target"]),
-        ("training time", figures["train"]),
-        ("samples/s", figures["samples/s"]),
-        ("bytes between nodes", figures["inter"]),
-        ("bytes inside nodes", figures["intra"]),
-    ]
-    return [
-        *rows,
-        *(row for row in measured if row[1] != _MISSING),
-        *(("note", label) for label in _labels(status)),
-        *(("note", reason) for reason in _timing(status)),
-    ]
 
 
 def _figures(status: Mapping[str, Any]) -> dict[str, str]:
@@ -338,16 +312,15 @@ def _target(value: Any) -> str:
     return percent(value) if isinstance(value, int | float) and 0 < value <= 1 else str(value)
 
 
-def _labels(status: Mapping[str, Any]) -> list[str]:
-    both = [*(status.get("labels") or ()), *((status.get("summary") or {}).get("labels") or ())]
-    return [str(label) for label in dict.fromkeys(both)]
-
-
-def _timing(status: Mapping[str, Any]) -> list[str]:
+def _notes(status: Mapping[str, Any]) -> list[str]:
+    """The run's labels, and why its timing is not valid."""
+    labels = [*(status.get("labels") or ()), *((status.get("summary") or {}).get("labels") or ())]
+    notes = [str(label) for label in dict.fromkeys(labels)]
     timing = status.get("timing") or {}
-    if timing.get("valid", True):
-        return []
-    return [f"timing not valid: {reason}" for reason in timing.get("reasons") or ["no reason given"]]
+    if not timing.get("valid", True):
+        reasons = timing.get("reasons") or ["no reason given"]
+        notes += [f"timing not valid: {reason}" for reason in reasons]
+    return notes
 
 
 def _with(show: Callable[[float], str], value: Any) -> str:

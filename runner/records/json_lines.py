@@ -83,64 +83,35 @@ def _lacks_newline(path: Path) -> bool:
         return file.read(1) != b"\n"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Damage:
-    """One line that was not exactly one record.
-
-    `kind`: "cut" ends too early, "glued" held several whole records, "broken" is no record. `used`: the whole
-    records taken from it. `last`: only blank lines follow, so a kill explains it; else it is serious.
-    """
-
-    line: int
-    kind: Literal["cut", "glued", "broken"]
-    last: bool
-    used: int
-
-    def sentence(self, name: str) -> str:
-        """What happened to which line of the file called `name`."""
-        what = {
-            "cut": "the line is cut",
-            "glued": f"{self.used} records on one line, split and used",
-            "broken": "not a record",
-        }[self.kind]
-        if self.kind == "cut" and self.used:
-            what = f"{self.used} records on one line used, the rest is cut"
-        if self.kind == "broken" and self.used:
-            what = f"{self.used} records used, the rest of the line is not a record"
-        where = "last line" if self.last else "DAMAGE IN THE MIDDLE"
-        return f"{name}, line {self.line} ({where}): {what}"
-
-
 @dataclass(frozen=True)
 class Read:
-    """The whole records of a file in their order, and what was not whole."""
+    """The whole records of a file in their order, and a sentence for each line that was not one record."""
 
     rows: list[Row]
-    damage: list[Damage]
+    damage: list[str]
 
 
 def read_records(path: Path) -> Read:
     """Read every whole record of a JSON Lines file; damage is reported by line, never raised.
 
-    Raises FileNotFoundError or another OSError only if the file itself cannot be read.
+    Damage in the last line is explained by a kill; in the middle it is serious. Raises FileNotFoundError or
+    another OSError only if the file itself cannot be read.
     """
     lines = Path(path).read_bytes().split(b"\n")
     used_lines = [number for number, line in enumerate(lines, 1) if line.strip()]
-    last_line = used_lines[-1] if used_lines else 0
     rows: list[Row] = []
-    damage: list[Damage] = []
+    damage: list[str] = []
     decoder = json.JSONDecoder()
     for number in used_lines:
-        records, kind = _records_of(lines[number - 1], decoder)
+        records, trouble = _records_of(lines[number - 1], decoder)
         rows += records
-        if kind is not None:
-            damage.append(Damage(line=number, kind=kind, last=number == last_line, used=len(records)))
+        if trouble is not None:
+            where = "last line" if number == used_lines[-1] else "DAMAGE IN THE MIDDLE"
+            damage.append(f"line {number} ({where}): {trouble}; whole records used: {len(records)}")
     return Read(rows, damage)
 
 
-def _records_of(
-    line: bytes, decoder: json.JSONDecoder
-) -> tuple[list[Row], Literal["cut", "glued", "broken"] | None]:
+def _records_of(line: bytes, decoder: json.JSONDecoder) -> tuple[list[Row], str | None]:
     """All whole records at the start of `line`, and what is wrong with it (None: exactly one record)."""
     rest = line.decode("utf-8", errors="replace").strip()
     # Most lines hold none of the three strings: looking for them in every value takes most of the time.
@@ -151,12 +122,14 @@ def _records_of(
             value, end = decoder.raw_decode(rest)
         except (ValueError, RecursionError):
             # A line whose writer was killed begins like a record; anything else never was one.
-            return records, "cut" if rest.startswith("{") and not rest.endswith("}") else "broken"
+            return records, "the line is cut" if rest.startswith("{") and not rest.endswith(
+                "}"
+            ) else "not a record"
         if not isinstance(value, dict):
-            return records, "broken"
+            return records, "not a record"
         records.append(value if plain else decode(value))
         rest = rest[end:].lstrip()
-    return records, None if len(records) == 1 else "glued"
+    return records, None if len(records) == 1 else "several records"
 
 
 def write_json(path: Path, value: Any) -> None:

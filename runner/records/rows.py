@@ -139,21 +139,20 @@ class SummaryRow(RecordRow):
     loss_scaling: dict[str, Any] = ABSENT
     gpu_memory: dict[str, list[int | None]] = ABSENT
     untimed: list[str] = ABSENT
-    compile_s: float = ABSENT
     reader: dict[str, Any] = ABSENT
     run_queue_share: float | None = ABSENT
     labels: list[str]
     strategy: dict[str, Any]
-    apparatus: dict[str, Any] = ABSENT
+    validity: dict[str, Any] = ABSENT
 
 
 @dataclass(frozen=True, kw_only=True)
-class StretchRow(RecordRow):
+class TrainIntervalRow(RecordRow):
     """The training of one rank between two evaluations or checkpoints."""
 
-    kind = "stretch"
+    kind = "train_interval"
 
-    stretch: int
+    index: int
     train_s: float
     parts_s: Seconds
     make_model_s: float

@@ -14,7 +14,7 @@ from . import words
 from .data.arms import Arm, common_settings, compare
 from .data.load import Run, load_runs
 from .data.means import bytes_mean, final_mean, rate_mean, target_mean, train_mean
-from .statistics.ratio import Times, welch
+from .statistics.welch import Times, welch
 
 MISSING = "not there"
 Place = tuple[str, str, str, str, str, str]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .statistics.ratio import Ratio
+    from .statistics.welch import Ratio
 
 MISSING = "–"
 LINKS = {"intra": "inside nodes", "inter": "between nodes"}

@@ -17,40 +17,43 @@ FEW = 4  # numbers
 
 
 class SimulatedWork(Work):
-    """A started operation of one rank; `wait` copies the result into `output`."""
+    """Started operations of one rank with their outputs; `wait` copies the results there."""
 
     def __init__(
-        self, comm: "SimulatedCommunicator", operation: Collective, output: Tensor | None, key: int
+        self, comm: "SimulatedCommunicator", parts: Sequence[tuple[Collective, Tensor | None]], key: int
     ) -> None:
-        self._comm, self._operation, self._output, self._key = comm, operation, output, key
+        self._comm, self.parts, self._key = comm, list(parts), key
         self._launched = comm.now()
 
     def wait(self) -> None:
+        for place, (operation, output) in enumerate(self.parts):
+            self._wait_for(operation)
+            result = operation.results.get(self._comm.rank)
+            if output is not None and result is not None:
+                output.copy_(result)
+            self.parts[place] = operation, None
+
+    def _wait_for(self, operation: Collective) -> None:
         comm = self._comm
         entered = comm.now()
-        comm.simulator.wait(comm.rank, self._operation)
-        if comm.now() > entered and comm.simulator.in_helper:
-            comm.helper_waits.append(self._waited(entered))
-        elif comm.now() > entered:
-            start, stop = self._waited(entered)
-            waited = max(0, stop - start) + comm.helpers_waited_since(entered)
-            comm.blocked(self._key, entered, waited, self._operation.verb)
-        if self._output is not None:
-            result = self._operation.results.get(comm.rank)
-            if result is not None:
-                self._output.copy_(result)
-            self._output = None
-
-    def _waited(self, entered: int) -> tuple[int, int]:
-        """From `entered`, when the rank waited for others to enter; empty if all had."""
-        ready = self._operation.ready
-        return entered, entered if ready is None else max(entered, min(self._comm.now(), ready))
+        comm.simulator.wait(comm.rank, operation)
+        if comm.now() == entered:
+            return
+        # Until the last member entered, this rank waited for others.
+        ready = entered if operation.ready is None else max(entered, min(comm.now(), operation.ready))
+        if comm.simulator.in_helper:
+            comm.helper_waits.append((entered, ready))
+            return
+        waited = ready - entered + comm.helpers_waited_since(entered)
+        comm.blocked(self._key, entered, waited, operation.verb)
 
     def is_completed(self) -> bool:
-        return self._comm.simulator.poll(self._operation)
+        return all(self._comm.simulator.poll(operation) for operation, _ in self.parts)
 
     def transfer_ns(self) -> int | None:
-        return None if self._operation.end is None else self._operation.end - self._launched
+        ends = [operation.end for operation, _ in self.parts]
+        known = [end - self._launched for end in ends if end is not None]
+        return max(known, default=0) if len(known) == len(ends) else None
 
 
 class BucketWork(Work):
@@ -89,25 +92,6 @@ class BucketWork(Work):
             waited += max(0, part.ready - since)
             since = max(since, part.end)
         return waited
-
-
-class SimulatedExchange(Work):
-    """All messages of one `exchange`."""
-
-    def __init__(self, works: list[SimulatedWork]) -> None:
-        self.works = works
-
-    def wait(self) -> None:
-        for work in self.works:
-            work.wait()
-
-    def is_completed(self) -> bool:
-        return all(work.is_completed() for work in self.works)
-
-    def transfer_ns(self) -> int | None:
-        durations = [work.transfer_ns() for work in self.works]
-        known = [duration for duration in durations if duration is not None]
-        return max(known, default=0) if len(known) == len(durations) else None
 
 
 class SimulatedCommunicator(CountedCommunicator):
@@ -149,7 +133,7 @@ class SimulatedCommunicator(CountedCommunicator):
     def start_helper(self, body: Callable[[], None]) -> Work:
         """Begin `body` on a clock of its own, like a helper thread; all ranks do so in the same order."""
         key = self.traffic.launch("helper", self.members(WORLD), self.now())
-        return SimulatedWork(self, self.simulator.start_helper(self.rank, body), None, key)
+        return SimulatedWork(self, [(self.simulator.start_helper(self.rank, body), None)], key)
 
     def helpers_waited_since(self, entered: int) -> int:
         """How much of the time from `entered` to now helpers of this rank waited for other ranks."""
@@ -183,12 +167,12 @@ class SimulatedCommunicator(CountedCommunicator):
         )
         if self.simulator.in_helper:
             self.helper_operations.append(operation)
-        return SimulatedWork(self, operation, op.output, key)
+        return SimulatedWork(self, [(operation, op.output)], key)
 
     def _exchange(self, messages: Sequence[Operation]) -> Work:
-        return SimulatedExchange([self._message(message) for message in messages])
+        return SimulatedWork(self, [self._message(message) for message in messages], -1)
 
-    def _message(self, op: Operation) -> SimulatedWork:
+    def _message(self, op: Operation) -> tuple[Collective, Tensor | None]:
         payload = self._bytes(op.tensor, op.channel)
         is_sender = self.rank == op.members[0]
         if is_sender:
@@ -197,7 +181,7 @@ class SimulatedCommunicator(CountedCommunicator):
         operation = self.simulator.enter(
             self.rank, key, "send", op.members, op.tensor, payload, partial(_results, op)
         )
-        return SimulatedWork(self, operation, None if is_sender else op.output, -1)
+        return operation, None if is_sender else op.output
 
     def _barrier_in_memory(self, group: Group, members: tuple[int, ...]) -> None:
         self._members_on_one_node(group)
@@ -207,7 +191,7 @@ class SimulatedCommunicator(CountedCommunicator):
         operation = self.simulator.enter(
             self.rank, _key(members, key), "barrier", members, None, 0, _nothing, "shared"
         )
-        SimulatedWork(self, operation, None, key).wait()
+        SimulatedWork(self, [(operation, None)], key).wait()
 
     def _bytes(self, tensor: Tensor, channel: Channel) -> int:
         """The bytes that the tensor counts as: vectors of the model and their codes (uint8) are scaled."""

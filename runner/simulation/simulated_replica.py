@@ -214,7 +214,7 @@ class SimulatedReplica(Replica):
     def _sum_buckets_at_once(
         self, begun: Callable[[], Tensor], weight: float, forward: int, backward: int
     ) -> Tensor:
-        """Sum the buckets beside the backward pass; returns this rank's loss."""
+        """Sum the buckets during the backward pass; returns this rank's loss."""
         comm, group = self.comm, self.averaging.group
         losses: list[Tensor] = []
         assert group is not None
@@ -229,11 +229,11 @@ class SimulatedReplica(Replica):
         times = [began + round(backward * bucket.ready) for bucket in self._buckets]
         if self.device.overlap_loss and len(times) > 1:
             # The last bucket waits for the time that the earlier sums cost the backward pass.
-            beside = comm.all_reduce_buckets(group, lambda: self._vector[:0], payloads[:-1], times[:-1])
+            earlier = comm.all_reduce_buckets(group, lambda: self._vector[:0], payloads[:-1], times[:-1])
             comm.simulator.advance(comm.rank, forward + backward)
-            self._lose(covered(beside.spans(), began, comm.now()))
+            self._lose(covered(earlier.spans(), began, comm.now()))
             work = comm.all_reduce_buckets(group, give, payloads[-1:], [comm.now()])
-            beside.wait()
+            earlier.wait()
         else:
             work = comm.all_reduce_buckets(group, give, payloads, times)
             comm.simulator.advance(comm.rank, forward + backward)
@@ -335,9 +335,9 @@ class SimulatedReplica(Replica):
             high,
         )
 
-    def _lose(self, beside: int) -> None:
-        """Extend the backward pass by the share of its time that sums during `beside` nanoseconds cost."""
-        comm, lost = self.comm, round(beside * self.device.overlap_loss)
+    def _lose(self, summed_ns: int) -> None:
+        """Extend the backward pass by what sums under way for `summed_ns` nanoseconds of it cost."""
+        comm, lost = self.comm, round(summed_ns * self.device.overlap_loss)
         timeline = comm.simulator.timeline
         if lost and timeline is not None:
             timeline.compute(comm.rank, comm.now(), comm.now() + lost, "backward")

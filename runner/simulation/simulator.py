@@ -39,6 +39,10 @@ class Collective:
     ready: int | None = None  # when the last member entered
     end: int | None = None
     waiters: list[greenlet] = field(default_factory=list)
+    # Under way on links that are shared fairly: nanoseconds that it would need alone, from `since` on.
+    links: tuple[Hashable, ...] = ()
+    left: float = 0.0
+    since: int = 0
 
     def describe(self) -> str:
         """Its verb, its members and the ranks that are missing."""
@@ -66,6 +70,10 @@ class BucketSums:
             self._total = rank_order_sum({rank: give() for rank, give in self.entered.items()})
             self.entered.clear()
         return self._total
+
+
+class OutOfTime(RuntimeError):
+    """`until_ns` has come."""
 
 
 class Deadlock(RuntimeError):
@@ -101,7 +109,8 @@ class Simulator:
     def run(self, body: Callable[[int], Any], *, until_ns: int | None = None) -> list[Any]:
         """Run `body(rank)` for every rank to its end, or to `until_ns`, whatever comes first.
 
-        Returns their results. An exception of any rank ends the run.
+        Returns their results. An exception of any rank ends the run. Raises Deadlock if no rank can go on;
+        OutOfTime.
         """
         self._hub = getcurrent()
         results: list[Any] = [None] * self.topology.ranks
@@ -222,11 +231,11 @@ class Simulator:
     def poll(self, operation: Collective) -> bool:
         """Whether `operation` has ended by now.
 
-        Raises Deadlock for a rank that polls without end while no time passes.
+        Raises RuntimeError for a rank that polls without end while no time passes.
         """
         self._polls += 1
         if self._polls > MOST_POLLS:
-            raise Deadlock(
+            raise RuntimeError(
                 f"no time passes: a rank polls {operation.describe()} at {self.now} ns again and again; "
                 "where ranks go at their own pace a step must take time"
             )
@@ -285,10 +294,6 @@ def _disagreement(
     )
 
 
-class OutOfTime(RuntimeError):
-    """`until_ns` has come."""
-
-
 class FifoLinks:
     """Each link carries one transfer at a time; one that uses several waits until all of them are free."""
 
@@ -311,7 +316,6 @@ class FairLinks:
     """
 
     def __init__(self) -> None:
-        self._flows: dict[Collective, Flow] = {}
         self._on_link: dict[Hashable, dict[Collective, None]] = {}  # in order, so that a run is reproducible
 
     def carry(self, operation: Collective, cost: Cost, now: int) -> None:
@@ -325,17 +329,17 @@ class FairLinks:
             group = self._connected(link)
             if group and next(iter(group)) not in affected:
                 affected |= dict.fromkeys(self._advance(group, now))
-        self._flows[operation] = Flow(float(cost.duration_ns), now, cost.links)
+        operation.links, operation.left, operation.since = cost.links, float(cost.duration_ns), now
         for link in cost.links:
             self._on_link.setdefault(link, {})[operation] = None
-        self._run({op: self._flows[op].left for op in [*affected, operation]}, now, math.inf)
+        self._run({op: op.left for op in [*affected, operation]}, now, math.inf)
 
     def _connected(self, link: Hashable) -> list[Collective]:
         """The transfers under way on a link, and those that they share links with, and so on."""
         connected = dict.fromkeys(self._on_link.get(link, ()))
         waiting = list(connected)
         while waiting:
-            for shared in self._flows[waiting.pop()].links:
+            for shared in waiting.pop().links:
                 new = [operation for operation in self._on_link[shared] if operation not in connected]
                 connected |= dict.fromkeys(new)
                 waiting += new
@@ -343,15 +347,13 @@ class FairLinks:
 
     def _advance(self, group: list[Collective], now: int) -> list[Collective]:
         """Bring transfers that depend on each other to the present; returns those still under way."""
-        since = self._flows[group[0]].since
-        left = self._run({operation: self._flows[operation].left for operation in group}, since, now - since)
+        since = group[0].since
+        left = self._run({operation: operation.left for operation in group}, since, now - since)
         for operation in group:
-            flow = self._flows[operation]
             if operation in left:
-                flow.left, flow.since = left[operation], now
+                operation.left, operation.since = left[operation], now
                 continue
-            del self._flows[operation]
-            for link in flow.links:
+            for link in operation.links:
                 del self._on_link[link][operation]
         return list(left)
 
@@ -364,9 +366,9 @@ class FairLinks:
         while left and passed < until:
             on_link: dict[Hashable, int] = {}
             for operation in left:
-                for link in self._flows[operation].links:
+                for link in operation.links:
                     on_link[link] = on_link.get(link, 0) + 1
-            shared = {op: max(on_link[link] for link in self._flows[op].links) for op in left}
+            shared = {op: max(on_link[link] for link in op.links) for op in left}
             needs = {op: left[op] * shared[op] for op in left}
             step = min(until - passed, min(needs.values()))
             passed += step
@@ -377,12 +379,3 @@ class FairLinks:
                 else:
                     left[operation] -= step / shared[operation]
         return left
-
-
-@dataclass(eq=False, slots=True)
-class Flow:
-    """A transfer under way: `left`, nanoseconds that it would need alone, at the moment `since`."""
-
-    left: float
-    since: int
-    links: tuple[Hashable, ...]

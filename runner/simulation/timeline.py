@@ -10,21 +10,12 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from ...strategies.topology import Topology
 
 MOST = 500_000  # events: 50 to 130 MB, which a browser still draws
 LISTED = 16  # members of a transfer by number; of more, how many
-
-
-class DrawnTransfer(Protocol):
-    """An operation of the simulator, as far as it is read here. Its end may move until it has passed."""
-
-    verb: str
-    members: tuple[int, ...]
-    start: int | None
-    end: int | None
 
 
 class Event(NamedTuple):
@@ -47,7 +38,7 @@ class Timeline:
         self._events: list[Event] = []
         self._left_out = 0
         self._count = itertools.count()
-        self._open: list[tuple[int, int, DrawnTransfer, dict[str, Any]]] = []  # a heap: the first end on top
+        self._open: list[tuple[int, int, Any, dict[str, Any]]] = []  # a heap: the first end on top
 
     def compute(self, rank: int, start_ns: int, end_ns: int, name: str) -> None:
         """Add that `rank` computes `name`, forward or backward."""
@@ -59,8 +50,8 @@ class Timeline:
         node = self._topology.node_of_rank[rank]
         self._add(Event(start_ns, end_ns, node, rank, f"wait for {verb}", "wait", {}))
 
-    def transfer(self, operation: DrawnTransfer, payload_bytes: int, channel: str, now: int) -> None:
-        """Add `operation`, which all members have entered at `now`.
+    def transfer(self, operation: Any, payload_bytes: int, channel: str, now: int) -> None:
+        """Add the simulator's `operation`, which all members have entered at `now`.
 
         It is read, and released with its tensors, once its end has passed: until then its end may move.
         """

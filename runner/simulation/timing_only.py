@@ -10,20 +10,18 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ...datasets.data import Data
-from ...models.sized import Sized
-from ...models.spec import InputSpec, Model
+from ...models.spec import InputSpec, Model, Sized
 from ...strategies.errors import ConfigError
 from ...strategies.gradients import DEFAULT_BUCKET_MIB
 from ...strategies.replica import Batch
 from ..config.model_building import build
 from ..config.optimizers import Optimizer
-from ..config.schema import RunConfig
+from ..config.run_config import RunConfig
 from ..training.device_model import Profile
 from .simulated_replica import SimulatedReplica
 
@@ -80,47 +78,31 @@ def ghost_data(name: str, train: int, validation: int, test: int) -> Data:
     )
 
 
-class StandIn(nn.Module):
-    """A vector that stands for a model."""
-
-    def __init__(self, numel: int) -> None:
-        super().__init__()
-        self.vector = nn.Parameter(torch.zeros(numel))
-
-
 @dataclass(frozen=True)
 class StandInModel(Model):
-    """Builds a `StandIn`."""
+    """A vector that stands for a model."""
 
     numel: int
     name: str = "stand_in"
 
     def build(self, spec: InputSpec) -> nn.Module:
-        """A stand-in, whatever the samples."""
-        return StandIn(self.numel)
-
-
-class NoStep(torch.optim.Optimizer):
-    """An optimizer that changes nothing."""
-
-    def __init__(self, parameters: Iterable[Tensor], lr: float) -> None:
-        super().__init__(parameters, {"lr": lr})
-
-    def step(self, closure: Any = None) -> Any:
-        """Nothing."""
-
-    step.hooked = True  # pyright: ignore[reportFunctionMemberAccess] (PyTorch else wraps it for its profiler)
+        """A module that has nothing but the vector, whatever the samples."""
+        module = nn.Module()
+        module.register_parameter("vector", nn.Parameter(torch.zeros(self.numel)))
+        return module
 
 
 @dataclass(frozen=True)
 class NoOptimizer(Optimizer):
-    """Builds a `NoStep`; the schedule changes `lr`."""
+    """An optimizer that changes nothing; the schedule changes its `lr`."""
 
     lr: float
 
     def build(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
         """An optimizer that leaves parameters alone."""
-        return NoStep(parameters, self.lr)
+        optimizer = torch.optim.Optimizer(parameters, {"lr": self.lr})
+        optimizer.step = lambda closure=None: None  # pyright: ignore[reportAttributeAccessIssue] (an overload)
+        return optimizer
 
 
 def without_numbers(config: RunConfig, profile: Profile) -> RunConfig:
@@ -166,16 +148,15 @@ def scale_of(profile: Profile) -> tuple[int, float]:
     return numel, total / numel
 
 
-@dataclass
-class GhostBatches:
-    """A rank's batches: the right sizes, and no content."""
+def ghost_batches(rank: int) -> Callable[[tuple[int, ...]], Batch]:
+    """Makes a rank's batches from all ranks' sizes: the right size, and no content."""
 
-    rank: int
-    _last: Batch | None = None
+    last: list[Batch] = []  # in most steps the batch is equal to the one before
 
-    def __call__(self, samples_of_rank: tuple[int, ...]) -> Batch:
-        """The batch of these sizes; equal to the one before in most steps."""
-        if self._last is None or self._last.samples_of_rank is not samples_of_rank:
-            size = samples_of_rank[self.rank]
-            self._last = Batch(torch.empty(size, 0), torch.empty(size, dtype=torch.int64), samples_of_rank)
-        return self._last
+    def batch(samples_of_rank: tuple[int, ...]) -> Batch:
+        if not last or last[0].samples_of_rank is not samples_of_rank:
+            size = samples_of_rank[rank]
+            last[:] = [Batch(torch.empty(size, 0), torch.empty(size, dtype=torch.int64), samples_of_rank)]
+        return last[0]
+
+    return batch

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from ...strategies.errors import ConfigError, MachineError
-from ..config.load import Request
-from ..config.schema import RunConfig, arm_id, run_id
+from ..config.load import Request, to_plain
+from ..config.run_config import RunConfig
 from ..records.json_lines import RecordWriter, Row, read_records
 from ..records.run_directory import RunDirectory, State
 from ..records.seed_ranges import block_of
@@ -31,27 +31,41 @@ PLAN_SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRun:
-    """A run that is to be started: its configuration, its directory, and the state of that when planned.
-
-    `title`: its run id and name. `arm`: the same for the repetitions of an arm in one study.
-    """
+    """A run that is to be started: its configuration, and the state of its directory when planned."""
 
     config: RunConfig
-    path: Path
-    title: str
-    arm: str
     state: State
 
     @classmethod
     def of(cls, config: RunConfig) -> "PlannedRun":
         """Raises ConfigError where the status of its directory is damaged."""
-        path, title = config.path, config.title
-        arm = f"{path.parent}/{arm_id(config)}"
-        return cls(config=config, path=path, title=title, arm=arm, state=RunDirectory(path).state())
+        return cls(config=config, state=RunDirectory(config.path).state())
+
+    @property
+    def path(self) -> Path:
+        return self.config.path
+
+    @property
+    def title(self) -> str:
+        return self.config.title
+
+    @property
+    def arm(self) -> str:
+        """The same for the repetitions of an arm in one study."""
+        return f"{self.path.parent}/{self.config.arm_id}"
 
     @property
     def directory(self) -> RunDirectory:
         return RunDirectory(self.path)
+
+    def create_directory(self) -> RunDirectory:
+        """See `RunDirectory.create`."""
+        return RunDirectory.create(to_plain(self.config), self.config.results_dir)
+
+    def renew_directory(self) -> RunDirectory:
+        """Its directory with the present settings of the launcher, which may be others than at its start."""
+        self.directory.renew(to_plain(self.config))
+        return self.directory
 
     def now(self) -> "PlannedRun":
         """With its present state: since the plan was made, hours may have passed."""
@@ -123,7 +137,7 @@ def declare(
         of_folder[run.path.parent].append(run.config)
     for folder, members in of_folder.items():
         known = declared(folder)
-        new = [config for config in members if run_id(config) not in known]
+        new = [config for config in members if config.run_id not in known]
         if not new:
             continue
         try:
@@ -148,11 +162,10 @@ def _stage(configs: Sequence[RunConfig], words: Sequence[str], unix: float, comm
         "commit": commit,
         "words": list(words),
         "baseline": study.baseline,
-        "interval": study.interval,
         "level": study.level,
         "arms": all_of([config.study.arm for config in configs if config.study.arm]),
         "sizes": all_of([config.study.size for config in configs if config.study.size]),
         "seeds": all_of([config.seed for config in configs]),
         "targets": all_of([config.train.target for config in configs]),
-        "runs": [run_id(config) for config in configs],
+        "runs": [config.run_id for config in configs],
     }

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ... import models
 from ...datasets.dataset import Dataset, Tell
-from ...datasets.prepared_folder import SHOWN, BadFiles
+from ...datasets.verification import SHOWN, BadFiles
 from ...models.spec import InputSpec
 from ...strategies.errors import ConfigError, MachineError
 from ..config.checks import check_data
@@ -23,12 +23,12 @@ from ..config.compose import compose
 from ..config.load import dataset_of, reader_of
 from ..config.model_building import check_build, input_spec
 from ..config.overrides import key_of
-from ..config.reader_config import PackedReader, path_of, reads
-from ..config.schema import RunConfig
+from ..config.reader_config import PackedReader, path_of
+from ..config.run_config import RunConfig
 from ..records.display import make_console, say
 from ..records.run_directory import OK, RunDirectory, write_data_file
 from ..training.data_errors import data_errors
-from ..training.packed.packed_set import look_at, memory_needed, open_set, write_set
+from ..training.packed_set import look_at, open_set, write_set
 
 GROUPS = ("dataset", "reader")
 
@@ -126,14 +126,7 @@ class Preparation:
         name = f"{path_of(dataset, reader)} {reader.shuffle_seed} {dataset!r}"
         about = self._once(name, lambda: _about_packed(dataset, reader))
         self._once(f"{name} {reader!r} {nodes}", lambda: look_at(dataset, reader, nodes))
-        if reads(reader, config.launcher):
-            shape = f"{config.cluster.ranks_of_nodes} {config.train.global_batch_size} {config.launcher.name}"
-            self._once(f"{name} {reader!r} {shape}", lambda: self._tell_memory(config))
         return about
-
-    def _tell_memory(self, config: RunConfig) -> None:
-        if (words := memory_needed(config)) is not None:
-            say(self._console, f"  {words}")
 
     def _get_ready(self, dataset: Dataset) -> None:
         _prepare(dataset, self._console)
@@ -166,10 +159,9 @@ def about_lines(dataset: Dataset, named: int | None = None) -> list[str]:
         f"{count} {name}" + " (held out of train)" * (name in held_out) for name, count in samples.items()
     ]
     lines = [f"{len(about['class_names'])} classes; images: {', '.join(parts)}"]
-    if about["conversions"]:
-        lines.append(f"converted: {_counted(about['conversions'])}")
     if about["others"]:
-        lines.append(f"no images by their names, not looked at: {_counted(about['others'])}")
+        counts = ", ".join(f"{name} {count}" for name, count in about["others"].items())
+        lines.append(f"no images by their names, not looked at: {counts}")
     lines += [f"warning: {text}" for text in about["warnings"]]
     if about["bad"]:
         count = len(about["bad"])
@@ -241,7 +233,3 @@ def _pack(dataset: Dataset, reader: PackedReader, console: Console) -> str:
 def _at(dataset: Dataset) -> str:
     folder = dataset.folder()
     return "" if folder is None else f", in {folder}"
-
-
-def _counted(counts: dict[str, int]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in counts.items())

@@ -16,7 +16,7 @@ from scipy.stats import qmc
 
 from ...strategies.errors import ConfigError
 from ...strategies.seeds import derive
-from ..config.schema import RunConfig
+from ..config.run_config import RunConfig
 
 COMMON_KEYS = ("optimizer.lr", "schedule.warmup_epochs", "optimizer.weight_decay")
 MOST_STRATEGY_KEYS = 3
@@ -116,12 +116,6 @@ def with_settings(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
         parts.setdefault(group, {})[key] = value
     changed = {group: dataclasses.replace(getattr(config, group), **keys) for group, keys in parts.items()}
     return dataclasses.replace(config, **changed)
-
-
-def value_of(config: RunConfig, name: str) -> Any:
-    """The value of a dotted key in `config`."""
-    group, _, key = name.partition(".")
-    return getattr(getattr(config, group), key)
 
 
 def _decay(default: float) -> Key:

@@ -10,18 +10,18 @@ from rich.console import Console
 
 from ...strategies.errors import ConfigError, MachineError
 from .. import PACKAGE
-from ..config.load import dump, load, requests, to_plain
+from ..config.load import dump, load, requests
 from ..config.overrides import key_of
 from ..config.reader_config import PackedReader
-from ..config.schema import RunConfig
+from ..config.run_config import RunConfig
 from ..launch import local
 from ..launch.launcher import Launcher, external_launcher, launcher_of
 from ..machine.environment import commit_of
 from ..records import display
 from ..records.run_directory import INTERRUPTED, MACHINE, OK, WRONG_REQUEST, Outcome, RunDirectory
 from ..training.data_errors import can_go_on
-from ..training.packed.packed_set import look_at
-from . import duration, sweep
+from ..training.packed_set import look_at
+from . import run_plan
 from .overview import runs_below
 from .plan import PlannedRun, StudyPlan, declare, plan_of
 from .prepare_data import Preparation
@@ -30,46 +30,38 @@ RUN, GO_ON = "run", "go on with it"
 STARTED = (RUN, GO_ON)
 
 
-def start(words: Sequence[str], *, many: bool, config_dir: Path | None, cwd: Path) -> int:
-    """Run what `words` name: one run, or with `many` a sweep. Relative paths count from `cwd`.
+def start(words: Sequence[str], *, multirun: bool, dry_run: bool, config_dir: Path | None, cwd: Path) -> int:
+    """Run what `words` name: one run, or with `multirun` or a study a sweep; with `dry_run` only show it.
 
-    Returns the exit code. Raises ConfigError, MachineError where nothing could be started.
+    Relative paths count from `cwd`. Returns the exit code. Raises ConfigError, MachineError where nothing
+    could be started.
     """
+    of_study = any(key_of(word) == "study" for word in words)
+    many = multirun or of_study
     asked = requests(words, sweep=many, config_dir=config_dir, cwd=cwd)
+    if dry_run:
+        plan = plan_of(asked)
+        if not many:
+            _ = plan.only
+        return show_plan(display.make_console(), plan, many=many)
     external = external_launcher(request.config for request in asked)
     if external is None:
         local.warm()  # the processes load torch while this one looks at the requests
     plan, console = plan_of(asked), display.make_console(goes_on=True)
-    if many:
-        with_report = any(key_of(word) == "study" for word in words)
-        if external is not None:
-            return _hand_over(
-                console,
-                external,
-                plan,
-                with_report=with_report,
-                words=words,
-                config_dir=config_dir,
-            )
-        return run_sweep(console, plan, with_report=with_report, words=words, config_dir=config_dir)
+    if many and external is None:
+        return run_sweep(console, plan, with_report=of_study, words=words, config_dir=config_dir)
+    if many and external is not None:
+        return _hand_over(console, external, plan, words=words, with_report=of_study, config_dir=config_dir)
     run = plan.only
     display.say(console, run.title, "bold")
     if external is not None:
-        return _hand_over(console, external, plan, with_report=False)
+        return _hand_over(console, external, plan)
     ready = Preparation(console)
     # A requeued batch script repeats its command.
-    begin = sweep.run_or_resume if run.config.launcher.external else sweep.run_one
-    directory, outcome = begin(run, _starter(console, ready), ready.check)
+    resume = run.config.launcher.external
+    directory, outcome = run_plan.run_one(run, _starter(console, ready), ready.check, resume=resume)
     _show_end(console, directory, outcome)
     return outcome.exit_code
-
-
-def dry_run(words: Sequence[str], *, many: bool, config_dir: Path | None, cwd: Path) -> int:
-    """Show what `start` would do, in its order, and start nothing; returns the exit code."""
-    plan = plan_of(requests(words, sweep=many, config_dir=config_dir, cwd=cwd))
-    if not many:
-        _ = plan.only
-    return show_plan(display.make_console(), plan, many=many)
 
 
 def show_plan(console: Console, plan: StudyPlan, *, many: bool) -> int:
@@ -109,12 +101,11 @@ def packed_trouble(config: RunConfig) -> str | None:
 
 def show_time(console: Console, plan: StudyPlan) -> None:
     """Show how long the runs will take, as far as that is known before any is started."""
-    estimate = duration.from_finished(plan.runs)
+    estimate = run_plan.estimate(plan.runs)
     if estimate is not None:
-        display.say(console, str(estimate))
-    most = duration.at_most(duration.left(plan.runs))
-    if most:
-        display.say(console, most)
+        display.say(console, estimate[0])
+    if limit := run_plan.slurm_limit(plan.runs):
+        display.say(console, limit)
 
 
 def intent(run: PlannedRun, *, many: bool) -> str:
@@ -204,36 +195,20 @@ def run_sweep(
     commit = cache(lambda: commit_of(PACKAGE)[0])
     declare(plan.runs, words, unix=time.time(), commit=commit)
     ready = ready or Preparation(console)
-    pace = duration.Pace(_show_estimate(console, plan))
-    start_run = _paced(_starter(console, ready, show_end=True), pace)
-    results = sweep.run_all(plan, start_run, tell, commit, pace.left_s, ready.check)
+    estimate = run_plan.estimate(plan.runs)
+    if estimate is not None:
+        display.say(console, estimate[0], "bold")
+    each_s = None if estimate is None else estimate[1]
+    start_run = _starter(console, ready, show_end=True)
+    results = run_plan.run_all(plan, start_run, tell, commit, each_s, ready.check)
     _show_sweep(console, results)
-    code = sweep.exit_code(results)
+    code = run_plan.exit_code(results)
     for folder in dict.fromkeys(r.request.path.parent for r in results if r.request.path is not None):
         if with_report and code != INTERRUPTED:
             _build_report(console, folder, config_dir)
         else:
             tell(f"report: daso-bench report {shlex.quote(str(folder))}")
     return code
-
-
-def _show_estimate(console: Console, plan: StudyPlan) -> float | None:
-    """Show how long the runs will take; seconds of each, None before one is finished."""
-    estimate = duration.from_finished(plan.runs)
-    if estimate is None:
-        return None
-    display.say(console, str(estimate), "bold")
-    return estimate.each_s
-
-
-def _paced(start_run: sweep.Start, pace: duration.Pace) -> sweep.Start:
-    def start_and_time(directory: RunDirectory, config: RunConfig) -> Outcome:
-        begin = time.monotonic()
-        outcome = start_run(directory, config)
-        pace.took(time.monotonic() - begin)
-        return outcome
-
-    return start_and_time
 
 
 def _show_refused(console: Console, plan: StudyPlan) -> None:
@@ -250,17 +225,16 @@ def _hand_over(
     launcher: Launcher,
     plan: StudyPlan,
     *,
-    with_report: bool,
     words: Sequence[str] | None = None,
+    with_report: bool = False,
     config_dir: Path | None = None,
 ) -> int:
     """Hand the runs to Slurm's queue or to the user's torchrun. `words`: of a sweep."""
     _show_refused(console, plan)
     if words is not None:
         declare(plan.runs, words, unix=time.time(), commit=lambda: commit_of(PACKAGE)[0])
-    most = duration.at_most(duration.left(plan.runs))
-    if most:
-        display.say(console, most)
+    if limit := run_plan.slurm_limit(plan.runs):
+        display.say(console, limit)
     code = WRONG_REQUEST if plan.refused else OK
     runs: list[tuple[RunDirectory, RunConfig]] = []
     ready = Preparation(console)
@@ -299,9 +273,9 @@ def _directory_of(run: PlannedRun, ready: Preparation) -> RunDirectory | None:
     ready.check(config)
     status = directory.status() if state == "queued" else {}
     if state == "new" or (state == "queued" and not status["attempts"] and not status.get("job")):
-        directory = RunDirectory.create(to_plain(config), config.results_dir)
+        directory = run.create_directory()
     elif state == "resumable" or state == "queued":
-        directory.renew(to_plain(config))
+        directory = run.renew_directory()
     ready(directory, config)
     return directory
 
@@ -310,7 +284,7 @@ def _code_of(error: ConfigError | MachineError) -> int:
     return WRONG_REQUEST if isinstance(error, ConfigError) else MACHINE
 
 
-def _starter(console: Console, ready: Preparation, *, show_end: bool = False) -> sweep.Start:
+def _starter(console: Console, ready: Preparation, *, show_end: bool = False) -> run_plan.Start:
     def start_run(directory: RunDirectory, config: RunConfig) -> Outcome:
         try:
             ready(directory, config)
@@ -335,11 +309,11 @@ def _show_end(console: Console, directory: RunDirectory, outcome: Outcome) -> No
         display.say(console, f"go on with: daso-bench resume {shlex.quote(str(directory.path))}")
 
 
-def _show_sweep(console: Console, results: Sequence[sweep.Result]) -> None:
+def _show_sweep(console: Console, results: Sequence[run_plan.Result]) -> None:
     done = [r.request.path for r in results if r.request.path is not None and r.done]
     if done:
         console.print(display.runs_table([(path.name, RunDirectory(path).status()) for path in done]))
-    failures = sweep.failures(results)
+    failures = run_plan.failures(results)
     if failures:
         display.say(console, f"{len(failures)} of {len(results)} did not end in a result:", "red")
     for result in failures:

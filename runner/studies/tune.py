@@ -13,25 +13,23 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from ...strategies.errors import ConfigError
 from ..config.load import Request, requests
 from ..config.parts import RunInfo, check_trials
-from ..config.schema import RunConfig
+from ..config.run_config import RunConfig
 from ..records import display
 from ..records.json_lines import crossing, read_records, surviving, write_json
 from ..records.run_directory import FAILED, OK, WRONG_REQUEST, RunDirectory
 from ..records.seed_ranges import TRIAL, check_fair, phase_of, trial_seeds
-from ..report.statistics.ratio import Times
+from ..report.statistics.welch import Times
 from . import start
 from .pilot import derived_run, refuse_external
-from .plan import PlannedRun, StudyPlan, plan_of
+from .plan import StudyPlan, plan_of
 from .prepare_data import Preparation
-from .search_space import described, settings_of, sobol_points, space_of, value_of, with_settings
+from .search_space import described, settings_of, sobol_points, space_of, with_settings
 from .tuned_study import SUFFIX as TUNED_SUFFIX
-from .tuned_study import StudyArm, TuningResult, arms_of, tuned_name, write_study
+from .tuned_study import StudyArm, arms_of, tuned_name, write_study
 
 FILE, SUFFIX = "tune.json", "_tune"
 _NOT_STARTED = ("refused", "not run", "queued")
@@ -188,38 +186,16 @@ def _request(
 
 
 def show_trials(console: Console, tuning: Tuning, plan: StudyPlan) -> None:
-    """Show a table of each arm with the settings of its trials, then how long all will take."""
+    """Show the settings of each trial and what would be done with it, then how long all will take."""
     runs = {run.path: run for run in plan.runs}
     for arm in tuning.searched:
-        trials = tuning.trials_of(arm)
-        console.print(_table(arm, trials, runs))
-        for trial in trials:
-            if trial.request.error is not None:
-                display.say(console, f"refused: {trial.request.error}", "red")
-        display.say(console, "")
+        display.say(console, arm.name, "bold")
+        for trial in tuning.trials_of(arm):
+            settings = " ".join(f"{key}={value}" for key, value in trial.settings.items())
+            path, error = trial.request.path, trial.request.error
+            would = f"refused: {error}" if path is None else start.intent(runs[path], many=True)
+            display.say(console, f"  {trial.number}  {settings or 'the default settings'}  {would}")
     start.show_time(console, plan)
-
-
-def _table(arm: StudyArm, trials: Sequence[Trial], runs: Mapping[Path, PlannedRun]) -> Table:
-    keys = list(dict.fromkeys(key for trial in trials for key in trial.settings))
-    table = Table(
-        title=arm.name, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim"
-    )
-    for header in ("trial", *keys, "would"):
-        table.add_column(header, overflow="fold")  # nothing is cut where it does not fit
-    for trial in trials:
-        values = [_text(trial.settings.get(key, value_of(arm.config, key))) for key in keys]
-        table.add_row(*(Text(cell) for cell in (str(trial.number), *values, _intent(trial, runs))))
-    return table
-
-
-def _text(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _intent(trial: Trial, runs: Mapping[Path, PlannedRun]) -> str:
-    path = trial.request.path
-    return "count as failed: refused" if path is None else start.intent(runs[path], many=True)
 
 
 def result_of(trial: Trial) -> TrialResult:
@@ -327,31 +303,51 @@ def _write_results(console: Console, tuning: Tuning, results: Results, config_di
     """Choose the winners, write tune.json and the study of the winners, and show them."""
     folder = tuning.folder
     baseline = baseline_of(tuning.searched, results)
-    tuned = [_tuning_result(arm, results, tuning) for arm in tuning.searched]
+    winners = {arm.name: _winner_of(arm, results) for arm in tuning.searched}
+    settings = {arm.name: _settings_of(winners[arm.name], tuning.trials_of(arm)) for arm in tuning.searched}
+    study_keys = {
+        arm.name: {
+            "tune_trials": tuning.count,
+            "tune_space": described(arm.config),
+            "tune_failed": sum(trial.failed for trial in results[arm.name]),
+            "tune_device_hours": float(f"{_device_s(arm, results) / 3600:.4g}"),
+        }
+        for arm in tuning.searched
+    }
     file = write_study(
-        folder, tuning.arms, tuned, seeds=tuning.seeds, baseline=baseline, config_dir=config_dir
+        folder,
+        tuning.arms,
+        settings,
+        study_keys,
+        seeds=tuning.seeds,
+        baseline=baseline,
+        config_dir=config_dir,
     )
-    write_json(folder / FILE, _record(tuning, results, tuned, baseline))
-    _show(console, results, tuned, baseline)
+    arms = {arm.name: _record(arm, tuning, results, winners[arm.name]) for arm in tuning.searched}
+    train = tuning.base.train
+    record = {
+        "of": tuning.base.study.name,
+        "trials": tuning.count,
+        "seeds": trial_seeds(tuning.count),
+        "split": "validation",
+        "target": train.target,
+        "metric": train.target_metric,
+        "baseline": baseline,
+        "arms": arms,
+    }
+    write_json(folder / FILE, record)
+    for arm in tuning.searched:
+        _show_winner(console, arm, winners[arm.name], arms[arm.name])
+    if baseline:
+        display.say(console, f"baseline of the tuned rows: {tuned_name(baseline)}")
     display.say(console, f"kept in {folder / FILE} and {file}")
     name = f"{tuning.base.study.name}{TUNED_SUFFIX}"
     command = shlex.join(["daso-bench", "--config-dir", str(folder), f"+study={name}"])
     display.say(console, f"both rows, on scored seeds: {command}", "bold")
 
 
-def _tuning_result(arm: StudyArm, results: Results, tuning: Tuning) -> TuningResult:
-    won = _winner_of(arm, results)
-    settings = next((t.settings for t in tuning.trials_of(arm) if won and t.number == won.number), {})
-    return TuningResult(
-        arm=arm,
-        settings=settings,
-        study={
-            "tune_trials": tuning.count,
-            "tune_space": described(arm.config),
-            "tune_failed": sum(trial.failed for trial in results[arm.name]),
-            "tune_device_hours": float(f"{_device_s(arm, results) / 3600:.4g}"),
-        },
-    )
+def _settings_of(won: TrialResult | None, trials: Sequence[Trial]) -> dict[str, Any]:
+    return next((dict(trial.settings) for trial in trials if won and trial.number == won.number), {})
 
 
 def _device_s(arm: StudyArm, results: Results) -> float:
@@ -359,50 +355,33 @@ def _device_s(arm: StudyArm, results: Results) -> float:
     return math.fsum(trial.train_s for trial in results[arm.name]) * arm.config.cluster.ranks
 
 
-def _record(tuning: Tuning, results: Results, tuned: Sequence[TuningResult], baseline: str) -> dict[str, Any]:
-    """What tune.json holds; fields: docs/records.md."""
-    arms: dict[str, Any] = {}
-    for row in tuned:
-        arm, won = row.arm, _winner_of(row.arm, results)
-        arms[arm.name] = {
-            "space": {key.name: key.words for key in space_of(arm.config) if key is not None},
-            "trials": [
-                dataclasses.asdict(result)
-                | {
-                    "settings": dict(trial.settings),
-                    "run": trial.request.path.name if trial.request.path else None,
-                }
-                for result, trial in zip(results[arm.name], tuning.trials_of(arm), strict=True)
-            ],
-            "failed": row.study["tune_failed"],
-            "winner": won.number if won else None,
-            "settings": dict(row.settings),
-            "device_s": _device_s(arm, results),
-        }
+def _record(arm: StudyArm, tuning: Tuning, results: Results, won: TrialResult | None) -> dict[str, Any]:
+    """What tune.json holds of an arm; fields: docs/records.md."""
+    trials = tuning.trials_of(arm)
     return {
-        "of": tuning.base.study.name,
-        "trials": tuning.count,
-        "seeds": trial_seeds(tuning.count),
-        "split": "validation",
-        "target": tuning.base.train.target,
-        "metric": tuning.base.train.target_metric,
-        "baseline": baseline,
-        "arms": arms,
+        "space": {key.name: key.words for key in space_of(arm.config) if key is not None},
+        "trials": [
+            dataclasses.asdict(result)
+            | {
+                "settings": dict(trial.settings),
+                "run": trial.request.path.name if trial.request.path else None,
+            }
+            for result, trial in zip(results[arm.name], trials, strict=True)
+        ],
+        "failed": sum(trial.failed for trial in results[arm.name]),
+        "winner": won.number if won else None,
+        "settings": _settings_of(won, trials),
+        "device_s": _device_s(arm, results),
     }
 
 
-def _show(console: Console, results: Results, tuned: Sequence[TuningResult], baseline: str) -> None:
-    for row in tuned:
-        arm, won = row.arm, _winner_of(row.arm, results)
-        failed, count = row.study["tune_failed"], len(results[arm.name])
-        settings = ", ".join(f"{key}={value}" for key, value in row.settings.items())
-        words = "no trial gave a result"
-        if won:
-            words = f"trial {won.number} wins{_worth(won, arm.config)}: {settings or 'the default settings'}"
-        failures = f" ({failed} of {count} trials failed)" if failed else ""
-        display.say(console, f"{arm.name}: {words}{failures}")
-    if baseline:
-        display.say(console, f"baseline of the tuned rows: {tuned_name(baseline)}")
+def _show_winner(console: Console, arm: StudyArm, won: TrialResult | None, record: Mapping[str, Any]) -> None:
+    words = "no trial gave a result"
+    if won:
+        settings = ", ".join(f"{key}={value}" for key, value in record["settings"].items())
+        words = f"trial {won.number} wins{_worth(won, arm.config)}: {settings or 'the default settings'}"
+    failures = f" ({record['failed']} of {len(record['trials'])} trials failed)" if record["failed"] else ""
+    display.say(console, f"{arm.name}: {words}{failures}")
 
 
 def _worth(won: TrialResult, config: RunConfig) -> str:

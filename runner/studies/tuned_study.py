@@ -1,8 +1,7 @@
 """The arms of a study that is tuned, and the study file that `daso-bench tune` writes.
 
 In that file every arm has its own settings in one row and the tuned ones in another, on the seeds that are
-scored. The file needs no other words: it holds the choice of each group, every value that differs from that
-choice's own, and the arms.
+scored. The file needs no other words: it holds the choice of each group, every value, and the arms.
 """
 
 import dataclasses
@@ -17,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from ...strategies.errors import ConfigError
-from ..config.compose import compose
 from ..config.groups import RUN_GROUPS as GROUPS
 from ..config.load import Request
 from ..config.overrides import quote
-from ..config.schema import RunConfig, arm_id
+from ..config.run_config import RunConfig
 from ..config.typed import TARGET, plain
 from ..records.trees import below, dump_yaml, flatten, nested
 from ..report.claims import convergence_points, paper_claims
@@ -32,7 +30,7 @@ SEARCHED = ("strategy", "optimizer", "schedule")  # what arms without names may 
 NOT_THE_ARM = ("seed", "run", "study", "hydra", "train.eval_phase")
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _NO_TEXT = ("null", "true", "false", "nan", "inf")
-_COMMON_STUDY = ("size", "same_seeds_share", "interval", "level")
+_COMMON_STUDY = ("size", "same_seeds_share", "level")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,19 +49,9 @@ class StudyArm:
     def role(self) -> str:
         return self.config.study.role
 
-    @property
-    def place(self) -> tuple[str, ...]:
-        """The choices of GROUPS, in that order."""
-        return tuple(self.choices[group] for group in GROUPS)
 
-
-@dataclass(frozen=True, kw_only=True)
-class TuningResult:
-    """An arm with the winner's `settings` by dotted key, and the `study.*` keys of its tuned row."""
-
-    arm: StudyArm
-    settings: Mapping[str, Any]
-    study: Mapping[str, Any]
+Settings = Mapping[str, Any]
+"""Values by dotted key."""
 
 
 def arms_of(requests: Sequence[Request]) -> list[StudyArm]:
@@ -92,7 +80,7 @@ def arms_of(requests: Sequence[Request]) -> list[StudyArm]:
     arms: dict[str, StudyArm] = {}
     for job in jobs:
         first = arms.setdefault(job.name, job)
-        if arm_id(first.config) != arm_id(job.config):
+        if first.config.arm_id != job.config.arm_id:
             raise _not_one_arm(_differing([first.values, job.values]), [first.values, job.values])
     return list(arms.values())
 
@@ -152,7 +140,8 @@ def tuned_name(arm: str) -> str:
 def write_study(
     folder: Path,
     arms: Sequence[StudyArm],
-    results: Sequence[TuningResult],
+    settings: Mapping[str, Settings],
+    study_keys: Mapping[str, Settings],
     *,
     seeds: Sequence[int],
     baseline: str,
@@ -164,7 +153,8 @@ def write_study(
 
     Args:
         arms: the rows with the study's own settings, second baselines and placebo included.
-        results: the rows with tuned settings.
+        settings: by arm the settings of its tuned row.
+        study_keys: by arm the `study.*` keys of its tuned row.
         seeds: of the scored runs.
         baseline: the arm whose tuned row the other tuned rows are compared with; "" for none.
 
@@ -173,20 +163,27 @@ def write_study(
     if config_dir is not None and config_dir.resolve() != folder.resolve():
         _copy(config_dir, folder)
     first = arms[0].config.study
-    common_values, arm_words = _split(arms, config_dir)
+    same_groups = [group for group in GROUPS[1:] if len({arm.choices[group] for arm in arms}) == 1]
+    common_values, arm_words = _split(arms, same_groups)
     rows = {arm.name: arm_words[arm.name] + _role_words(arm) for arm in arms}
-    common_keys = _common_study_keys(results)
-    for name, words in _tuned_rows(arms, results, arm_words, baseline, common_keys).items():
-        if name in rows:
-            raise ConfigError(f"study.arm={name}: is the name of a tuned row; call the study's arm otherwise")
-        rows[name] = words
-    choices = {group: arms[0].choices[group] for group in GROUPS[1:] if _same_choice(arms, group)}
-    study = {key: getattr(first, key) for key in _COMMON_STUDY}
-    name = f"{first.name}{SUFFIX}"
+    keys = list(study_keys.values())
+    common_keys = {key: v for key, v in keys[0].items() if all(of_arm[key] == v for of_arm in keys)}
+    for arm in arms:
+        if arm.name not in settings:
+            continue
+        own_keys = {key: value for key, value in study_keys[arm.name].items() if key not in common_keys}
+        tuned = _tuned_rows(arms, arm, settings[arm.name], own_keys, arm_words[arm.name], baseline)
+        if clash := next((name for name in tuned if name in rows), None):
+            raise ConfigError(
+                f"study.arm={clash}: is the name of a tuned row; call the study's arm otherwise"
+            )
+        rows |= tuned
     # Where the study's baseline was left out when tuning, the new study names none.
     own_baseline = first.baseline if first.baseline in [arm.name for arm in arms] else ""
+    name = f"{first.name}{SUFFIX}"
+    study = {key: getattr(first, key) for key in _COMMON_STUDY}
     tree = {
-        "defaults": [{f"override /{group}": choice} for group, choice in choices.items()],
+        "defaults": [{f"override /{group}": arms[0].choices[group]} for group in same_groups],
         "study": {"name": name, "baseline": own_baseline, **study, **common_keys},
         **nested(common_values),
         "hydra": {
@@ -206,104 +203,60 @@ def write_study(
 
 def _tuned_rows(
     arms: Sequence[StudyArm],
-    results: Sequence[TuningResult],
-    arm_words: Mapping[str, list[str]],
+    arm: StudyArm,
+    settings: Settings,
+    study_keys: Settings,
+    own_words: Sequence[str],
     baseline: str,
-    common_keys: Mapping[str, Any],
 ) -> dict[str, list[str]]:
-    """The words of each tuned row: the arms, and second baselines and the placebo of the tuned baseline."""
-    rows: dict[str, list[str]] = {}
-    baseline_key = {"study.baseline": tuned_name(baseline)} if baseline else {}
-    for result in results:
-        arm, settings = result.arm, result.settings
-        keys = {f"study.{key}": value for key, value in result.study.items() if key not in common_keys}
-        study = {"study.tuned": arm.name, **baseline_key, **keys}
-        kept = [word for word in arm_words[arm.name] if word.partition("=")[0] not in settings]
-        words = [*kept, *_words(settings)]
-        rows[tuned_name(arm.name)] = [*words, *_words(study)]
-        if arm.name != baseline:
-            continue
-        for role, label in SECOND_BASELINES.items():
-            rows[f"{tuned_name(baseline)}, {label}"] = [*words, *_words({**study, "study.role": role})]
-        placebo = next((arm for arm in arms if arm.role == "placebo"), None)
-        if placebo is not None and arm.config.strategy_name == "ddp":
-            rows[tuned_name(placebo.name)] = [
-                f"strategy={placebo.choices['strategy']}",
-                *(word for word in words if not word.startswith(("strategy=", "strategy."))),
-                *_words({**_strategy_values(arm.values), **_strategy_values(settings)}),
-                *_words({**study, "study.role": "placebo"}),
-            ]
+    """The words of an arm's tuned row; of the baseline's also of its second baselines and its placebo."""
+    study = {"study.tuned": arm.name, **({"study.baseline": tuned_name(baseline)} if baseline else {})}
+    study |= {f"study.{key}": value for key, value in study_keys.items()}
+    words = [word for word in own_words if word.partition("=")[0] not in settings] + _words(settings)
+    rows = {tuned_name(arm.name): [*words, *_words(study)]}
+    if arm.name != baseline:
+        return rows
+    for role, label in SECOND_BASELINES.items():
+        rows[f"{tuned_name(arm.name)}, {label}"] = [*words, *_words({**study, "study.role": role})]
+    placebo = next((arm for arm in arms if arm.role == "placebo"), None)
+    if placebo is not None and arm.config.strategy_name == "ddp":
+        rows[tuned_name(placebo.name)] = [
+            f"strategy={placebo.choices['strategy']}",
+            *(word for word in words if not word.startswith("strategy=")),
+            *_words({**study, "study.role": "placebo"}),
+        ]
     return rows
 
 
-def _strategy_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if below(key, ["strategy"]) and not _is_target(key)}
+def _split(
+    arms: Sequence[StudyArm], same_groups: Sequence[str]
+) -> tuple[dict[str, Any], dict[str, list[str]]]:
+    """(the values that all arms share, the words of each arm: its other choices and values).
 
-
-def _common_study_keys(results: Sequence[TuningResult]) -> dict[str, Any]:
-    """The `study.*` keys that are the same for all tuned rows."""
-    first = results[0].study
-    return {key: value for key, value in first.items() if all(row.study[key] == value for row in results)}
-
-
-def _split(arms: Sequence[StudyArm], config_dir: Path | None) -> tuple[dict[str, Any], dict[str, list[str]]]:
-    """(values that all arms have beyond their choices, words of each arm: its choices, the other values)."""
-    defaults = _defaults_of_choices(arms, config_dir)
-    changes = {
+    `same_groups`: the groups of which all arms have the same choice. The strategy's values are words always.
+    """
+    values = {
         arm.name: {
             key: value
             for key, value in arm.values.items()
-            if not below(key, ("seed", "run", "study")) and not _is_target(key)
-            if key not in defaults[arm.place] or defaults[arm.place][key] != value
+            if not below(key, ("seed", "run", "study")) and key.rpartition(".")[2] != TARGET
         }
         for arm in arms
     }
     common = {
         key: value
-        for key, value in changes[arms[0].name].items()
-        if all(key in values and values[key] == value for values in changes.values())
-        and not below(key, ["strategy"])
-        and (key.split(".")[0] not in GROUPS or _same_choice(arms, key.split(".")[0]))
+        for key, value in values[arms[0].name].items()
+        if all(key in of_arm and of_arm[key] == value for of_arm in values.values())
+        and (key.split(".")[0] not in GROUPS or key.split(".")[0] in same_groups)
     }
     words = {
         arm.name: [
-            *(
-                f"{group}={arm.choices[group]}"
-                for group in GROUPS
-                if group == "strategy" or not _same_choice(arms, group)
-            ),
-            *_words({key: value for key, value in changes[arm.name].items() if key not in common}),
+            *(f"{group}={arm.choices[group]}" for group in GROUPS if group not in same_groups),
+            *_words({key: value for key, value in values[arm.name].items() if key not in common}),
         ]
         for arm in arms
     }
     return common, words
-
-
-def _defaults_of_choices(
-    arms: Sequence[StudyArm], config_dir: Path | None
-) -> dict[tuple[str, ...], dict[str, Any]]:
-    """The values of each arm's choices alone, by dotted key."""
-    defaults: dict[tuple[str, ...], dict[str, Any]] = {}
-    strategies: dict[tuple[str, ...], dict[str, None]] = {}  # by the choices of the other groups
-    for arm in arms:
-        strategy, *rest = arm.place
-        strategies.setdefault(tuple(rest), {})[strategy] = None
-    for rest, names in strategies.items():
-        chosen = [f"{group}={choice}" for group, choice in zip(GROUPS[1:], rest, strict=True)]
-        jobs = compose([f"strategy={','.join(names)}", *chosen], sweep=True, config_dir=config_dir)
-        for strategy, job in zip(names, jobs, strict=True):
-            if job.config is None:
-                raise job.error or ConfigError(f"strategy={strategy}: does not compose by itself")
-            defaults[strategy, *rest] = flatten(plain(job.config))
-    return defaults
-
-
-def _same_choice(arms: Sequence[StudyArm], group: str) -> bool:
-    return len({arm.choices[group] for arm in arms}) == 1
-
-
-def _is_target(key: str) -> bool:
-    return key.rpartition(".")[2] == TARGET
 
 
 def _role_words(arm: StudyArm) -> list[str]:

@@ -1,4 +1,4 @@
-"""Batch order: which samples a rank trains on in each step, from common global batches or its own draws."""
+"""Batch order: one rank's position in the data, and the samples of its next step, which a sampler cuts."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -49,11 +49,8 @@ class BatchOrder(ABC):
         """
 
     @abstractmethod
-    def extremes(self) -> list[tuple[int, ...]]:
-        """Samples of each rank in the first and in the last batch of a pass.
-
-        With equal shares every batch has one of these two shapes.
-        """
+    def first_sizes(self) -> tuple[int, ...]:
+        """Samples of each rank in the first batch of a pass, split equally."""
 
     @abstractmethod
     def counted(self, sizes: tuple[int, ...]) -> int:
@@ -102,8 +99,8 @@ class GlobalOrder(BatchOrder):
                 yield (epoch, number), sampler.piece(epoch, number, self.rank, *cut)
             batch = 0
 
-    def extremes(self) -> list[tuple[int, ...]]:
-        return [self.sampler.samples_of_rank(batch) for batch in (0, self.sampler.steps_per_epoch - 1)]
+    def first_sizes(self) -> tuple[int, ...]:
+        return self.sampler.samples_of_rank(0)
 
     def counted(self, sizes: tuple[int, ...]) -> int:
         # The tuple is mostly the same as before: with a thousand ranks, adding it up in each step costs time.
@@ -145,8 +142,8 @@ class IndependentOrder(BatchOrder):
     def sizes(self, progress: Progress) -> tuple[int, ...]:
         return self._sizes(self._number)
 
-    def extremes(self) -> list[tuple[int, ...]]:
-        return [self._sizes(0), self._sizes(-1)]
+    def first_sizes(self) -> tuple[int, ...]:
+        return self._sizes(0)
 
     def _sizes(self, number: int) -> tuple[int, ...]:
         sizes = list(self._nominal)

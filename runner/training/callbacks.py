@@ -4,10 +4,9 @@ from typing import Any
 
 import torch
 
-from ...strategies.communicator import Communicator
 from ...strategies.replica import Replica
-from ..machine.run_queue import RunQueue
-from . import gather
+from ..communication.traffic import CountedCommunicator
+from ..machine.cores import RunQueue
 from .batch_order import BatchOrder
 
 
@@ -43,7 +42,7 @@ class Callback:
 class RunQueueTime(Callback):
     """Records the share of training time that ranks waited for a core in the kernel's run queue."""
 
-    def __init__(self, queue: RunQueue, comm: Communicator) -> None:
+    def __init__(self, queue: RunQueue, comm: CountedCommunicator) -> None:
         self._queue, self._comm = queue, comm
 
     def on_train_start(self) -> None:
@@ -55,9 +54,7 @@ class RunQueueTime(Callback):
     def on_end(self, train_ns: int, *, finished: bool) -> dict[str, Any]:
         """`run_queue_share`: the largest of all ranks; None where a system does not report it."""
         share = self._queue.share(train_ns)
-        shares = gather.vectors(
-            self._comm, torch.tensor([-1.0 if share is None else share], dtype=torch.float64)
-        )
+        shares = self._comm.gather(torch.tensor([-1.0 if share is None else share], dtype=torch.float64))
         return {"run_queue_share": None if float(shares.min()) < 0 else float(shares.max())}
 
     def state_dict(self, train_ns: int) -> dict[str, Any]:

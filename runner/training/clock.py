@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ..communication.traffic import Traffic, waiting_ns
+from ..communication.traffic import Traffic
 
 SEGMENTS = ("startup", "train", "make_model", "eval", "checkpoint", "log", "other")
 PARTS = ("compute", "exposed", "waiting", "data", "step_other")
@@ -127,23 +127,3 @@ class Clock:
         """All segments, nanoseconds, the open one up to now."""
         self.enter(self.segment)
         return dict(self.segments)
-
-
-def waiting_of(traffic: Traffic, launches_of_ranks: list[dict[int, int]]) -> int:
-    """Nanoseconds that this rank waited in collectives for members that had not entered them yet.
-
-    `launches_of_ranks` are the entry stamps of all ranks, on one common clock. For a collective entered at
-    a_i and left at z_i the waiting is min(z_i, max_j a_j) - a_i; the rest of the blocked time is transfer,
-    and is booked as such.
-    """
-    last: dict[int, int] = {}
-    for launches in launches_of_ranks:
-        for key, stamp in launches.items():
-            last[key] = max(last.get(key, stamp), stamp)
-    total = 0
-    for blocked in traffic.blocked:
-        if blocked.key in last:
-            waited = waiting_ns(blocked.entered, blocked.left, last[blocked.key])
-            traffic.correct(blocked, waited)
-            total += waited
-    return total

@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,22 +11,21 @@ import torch
 from torch import Tensor, nn
 
 from ...datasets.data import Data
-from ...strategies.asynchronous import AsynchronousStrategy
-from ...strategies.base import Strategy
+from ...strategies.base import AsynchronousStrategy, Strategy
+from ...strategies.communicator import Communicator
 from ...strategies.errors import ConfigError
 from ...strategies.progress import Plan, Progress
 from ...strategies.replica import Batch, Replica
 from ...strategies.seeds import derive
 from ...strategies.topology import WORLD
 from ..communication.traffic import CountedCommunicator
+from ..config.run_config import RunConfig
 from ..config.schedules import Watch
-from ..config.schema import RunConfig
 from .callbacks import Callback
 from .clock import Clock
-from .eval_schedule import DeferredEvaluation, EvalSchedule, Marks
+from .eval_schedule import EvalSchedule, Marks
 from .precision import AUTOCAST, DTYPES, scaler_of
 from .state import LossSums, TrainState
-from .warm_up import CompiledModel, undone_step
 from .workload import Workload, memory_format, workload_of
 
 FIRST_BATCHES = 100  # the record holds a digest of them
@@ -40,16 +39,6 @@ class Listener(Protocol):
     def progress(self, **numbers: Any) -> None: ...
 
     def interrupted(self) -> str | None: ...
-
-
-class Nobody:
-    """A listener that ignores progress and never asks to stop."""
-
-    def progress(self, **numbers: Any) -> None:
-        return
-
-    def interrupted(self) -> str | None:
-        return None
 
 
 class Rows(Protocol):
@@ -100,7 +89,7 @@ class TrainContext:
     data: Data
     rank_rows: Rows
     metrics: Rows | None
-    listener: Listener = field(default_factory=Nobody)
+    listener: Listener | None = None
     attempt: int = 1
     checkpoints: Path | None = None
 
@@ -119,8 +108,7 @@ class TrainContext:
         self.progress = self._progress()
         self.replica = self._replica()
         self.strategy: Strategy = config.strategy_class(config.strategy)
-        compiled = [CompiledModel(self.comm)] if config.train.compile else []
-        self.callbacks: Sequence[Callback] = (*compiled, self.loader, *backend.callbacks)
+        self.callbacks: Sequence[Callback] = (self.loader, *backend.callbacks)
         self.eval_every = config.train.eval_every_samples or len(self.data.train)
         self.state = TrainState(
             ranks_of_nodes=self.comm.topology.ranks_of_nodes,
@@ -165,6 +153,15 @@ class TrainContext:
         self.clock.on_training = self._training
         self.clock.wait_pending = lambda: self.replica.wait_pending()
         self.comm.traffic.clear()
+
+    def report(self, **numbers: Any) -> None:
+        """Tell the listener, if there is one, of the run's progress."""
+        if self.listener is not None:
+            self.listener.progress(**numbers)
+
+    def interrupted(self) -> bool:
+        """Whether the listener asks the run to stop."""
+        return self.listener is not None and self.listener.interrupted() is not None
 
     def share(self) -> None:
         """Ask the strategy how the coming epoch's global batches are split."""
@@ -263,10 +260,9 @@ class TrainContext:
         size = max(1, (numel + self.replica.buffers.numel) * element)
         # No more than a run can need: checkpoints evaluate what is waiting.
         most = self.progress.budget // self.eval_every + 1
-        slots = max(1, min(most, int(train.eval_copies_mib * 2**20) // size))
-        schedule.copies = DeferredEvaluation(slots=slots)
+        schedule.slots = max(1, min(most, int(train.eval_copies_mib * 2**20) // size))
         if isinstance(strategy, AsynchronousStrategy):
-            strategy.reserve(slots)
+            strategy.reserve(schedule.slots)
 
     def _checkpoint_every(self) -> int | None:
         every = self.config.train.checkpoint_every_samples
@@ -323,7 +319,7 @@ class TrainContext:
 
     def _warmup_batch(self) -> Batch:
         """Noise in the shape of the first batch: no sample is read before the clock starts."""
-        samples_of_rank = self.batch_order.extremes()[0]
+        samples_of_rank = self.batch_order.first_sizes()
         return Batch(*self._noise(samples_of_rank[self.comm.rank]), samples_of_rank)
 
     def _noise(self, size: int) -> tuple[Tensor, Tensor]:
@@ -331,3 +327,21 @@ class TrainContext:
         inputs = torch.rand(size, *self.data.shape, generator=generator)
         inputs = inputs.to(self.backend.device, self.dtype, memory_format=self.memory_format)
         return inputs, self.task.noise(size, *self.data.shape[1:]).to(self.backend.device)
+
+
+def undone_step(replica: Replica, batch: Batch, comm: Communicator) -> None:
+    """Forward, backward, gradient averaging and optimizer step on `batch`; then restore all state.
+
+    It builds what is built lazily (kernels, connections, optimizer state) before the clock starts. It also
+    makes a resumed run continue bit for bit: a new DistributedDataParallel reduces its first step in another
+    bucket layout than all later ones, at start and at resume; here that step is undone.
+
+    Ranks of a node may share their parameters: no rank steps before all have saved them and ended backward,
+    and none goes on before all have restored them.
+    """
+    with replica.untouched():
+        replica.compute_gradients(batch)
+        comm.barrier(WORLD)
+        replica.step()
+        comm.barrier(WORLD)
+    comm.barrier(WORLD)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
+from ...datasets.atomic_files import BadFile
 from ...datasets.dataset import Dataset
 from ...datasets.pixels import BadImage
-from ...datasets.preparation import BadFile
 from ...strategies.errors import ConfigError, MachineError
 from ..config.overrides import TEXT_KEYS, quote
 

@@ -2,7 +2,6 @@
 
 import csv
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -102,30 +101,26 @@ class Profile:
         return buckets
 
 
-class Device(ABC):
-    """A rank's device in virtual time. `drawn`: steps so far, the position in its stream of jitter."""
+class Device:
+    """A rank's device in virtual time: a function gives its step times, and nothing else takes time.
+
+    `drawn`: steps so far, the position in its stream of jitter.
+    """
 
     drawn: int = 0
     overlap_loss: float = 0.0  # share of the time of sums under backward that is added to backward
-
-    @abstractmethod
-    def step_ns(self, samples: int) -> tuple[int, int]:
-        """Nanoseconds of the next step's forward and backward pass."""
-
-    def spend_ns(self, what: str, samples: int = 0) -> int:
-        """Nanoseconds of other work: `data` of a step, `eval` of `samples`, `checkpoint`."""
-        return 0
-
-
-class Scripted(Device):
-    """A device whose step times a function gives."""
 
     def __init__(self, rank: int, step_time: StepTime) -> None:
         self._rank, self._step_time = rank, step_time
 
     def step_ns(self, samples: int) -> tuple[int, int]:
+        """Nanoseconds of the next step's forward and backward pass."""
         took = self._step_time(self._rank, samples)
         return took // 3, took - took // 3
+
+    def spend_ns(self, what: str, samples: int = 0) -> int:
+        """Nanoseconds of other work: `data` of a step, `eval` of `samples`, `checkpoint`."""
+        return 0
 
 
 class ClusterDevice(Device):

@@ -43,38 +43,11 @@ class Copy:
 
     place: dict[str, Any]
     part: Callable[[], Tensor] | None
-    kept: bool
     train_ns: int
     payload_bytes: dict[str, int]
     rate: float
     loss_sum: Tensor
     loss_samples: int
-
-
-@dataclass
-class DeferredEvaluation:
-    """The copies of one rank, in order; at most `slots` are kept at once, more are dropped and counted."""
-
-    slots: int = 0
-    waiting: list[Copy] = field(default_factory=list)
-    dropped: int = 0
-    taken: int = 0
-
-    @property
-    def free(self) -> bool:
-        """Whether the next copy can be kept; equal on all ranks, since all take copies at the same marks."""
-        return sum(copy.kept for copy in self.waiting) < self.slots
-
-    def add(self, copy: Copy) -> None:
-        """Keep a copy, or its stamp alone where there was no room."""
-        self.waiting.append(copy)
-        self.taken += 1
-        self.dropped += not copy.kept
-
-    def times(self) -> Tensor:
-        """[k, 3] float64: this rank's training time (ns), loss sum and samples of each waiting copy."""
-        rows = [[float(c.train_ns), float(c.loss_sum), float(c.loss_samples)] for c in self.waiting]
-        return torch.tensor(rows, dtype=torch.float64).reshape(len(rows), 3)
 
 
 @dataclass
@@ -87,6 +60,9 @@ class EvalSchedule:
 
     `evaluated_samples`, `saved_samples`: global samples up to which marks are done. `step_is_open`: the marks
     of the last step are not done yet. `saves_that_waited`: checkpoints for which ranks had to wait.
+
+    `copies`: those that wait for their evaluation, in order; at most `slots` of them are kept, and more are
+    dropped: of these only the stamp waits.
     """
 
     evaluations: Marks
@@ -94,7 +70,10 @@ class EvalSchedule:
     save_anywhere: bool = False
     deferred: bool = False
     stops_from_copies: bool = False
-    copies: DeferredEvaluation = field(default_factory=DeferredEvaluation)
+    copies: list[Copy] = field(default_factory=list)
+    slots: int = 0
+    copies_taken: int = 0
+    copies_dropped: int = 0
     evaluated_samples: int = 0
     saved_samples: int = 0
     step_is_open: bool = False
@@ -108,11 +87,27 @@ class EvalSchedule:
         """Whether to save at this number of global samples; `met`: whether this is a sync point."""
         return (met or self.save_anywhere) and self.checkpoints.passed(self.saved_samples, samples)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether the next copy can be kept; equal on all ranks, since all take copies at the same marks."""
+        return sum(copy.part is not None for copy in self.copies) < self.slots
+
+    def add(self, copy: Copy) -> None:
+        """Add a copy, or its stamp alone where there was no room."""
+        self.copies.append(copy)
+        self.copies_taken += 1
+        self.copies_dropped += copy.part is None
+
+    def copy_times(self) -> Tensor:
+        """[k, 3] float64: this rank's training time (ns), loss sum and samples of each waiting copy."""
+        rows = [[float(c.train_ns), float(c.loss_sum), float(c.loss_samples)] for c in self.copies]
+        return torch.tensor(rows, dtype=torch.float64).reshape(len(rows), 3)
+
     def pauses(self, samples: int, met: bool, *, saves: bool) -> bool:
         """Whether training pauses after this step. `saves`: whether the run writes checkpoints."""
         due = self.step_is_open and self.evaluation_due(samples)
         if self.deferred:
-            due = met and self.stops_from_copies and (due or bool(self.copies.waiting))
+            due = met and self.stops_from_copies and (due or bool(self.copies))
         return due or (saves and self.checkpoint_due(samples, met))
 
     def state_dict(self) -> dict[str, Any]:
@@ -121,11 +116,11 @@ class EvalSchedule:
             "evaluated_samples": self.evaluated_samples,
             "step_is_open": self.step_is_open,
             "saves_that_waited": self.saves_that_waited,
-            "copies": [self.copies.taken, self.copies.dropped],
+            "copies": [self.copies_taken, self.copies_dropped],
         }
 
     def load_state_dict(self, state: dict[str, Any], samples: int) -> None:
         """Restore `state_dict` at this number of global samples."""
         self.evaluated_samples, self.step_is_open = state["evaluated_samples"], state["step_is_open"]
         self.saves_that_waited, self.saved_samples = state["saves_that_waited"], samples
-        self.copies.taken, self.copies.dropped = state["copies"]
+        self.copies_taken, self.copies_dropped = state["copies"]

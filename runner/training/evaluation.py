@@ -125,13 +125,11 @@ class Evaluator:
 
     def set_aside(self, rate: float) -> None:
         """Copy this rank's part of the present model, without waiting and without a collective."""
-        context, losses, copies = self.context, self.context.state.losses, self.context.state.schedule.copies
-        kept = copies.free
-        copies.add(
+        context, losses, schedule = self.context, self.context.state.losses, self.context.state.schedule
+        schedule.add(
             Copy(
                 place=self.accounting.where(),
-                part=context.strategy.snapshot(context.progress) if kept else None,
-                kept=kept,
+                part=context.strategy.snapshot(context.progress) if schedule.has_room else None,
                 train_ns=self.accounting.account.train_ns + context.clock.interval_so_far(),
                 payload_bytes=self.accounting.payload_bytes(),
                 rate=rate,
@@ -154,18 +152,18 @@ class Evaluator:
     def copies(self) -> None:
         """Evaluate the waiting copies outside of training time; all ranks call it at a sync point."""
         context, clock = self.context, self.context.clock
-        deferred = context.state.schedule.copies
-        copies = deferred.waiting
+        schedule = context.state.schedule
+        copies = schedule.copies
         if not copies:
             return
         clock.record_time("step_other")
         segment = clock.segment
         clock.enter("eval")
-        times = self.accounting.gather(deferred.times().flatten()).view(-1, len(copies), 3)
+        times = self.accounting.gather(schedule.copy_times().flatten()).view(-1, len(copies), 3)
         with context.replica.kept():
             cost = 0
             for number, copy in enumerate(copies):
-                if copy.kept:
+                if copy.part is not None:
                     cost = self._evaluate_copy(copy, times[:, number], cost)
         copies.clear()
         clock.enter(segment)
@@ -232,7 +230,7 @@ class Evaluator:
         if context.metrics is not None:
             context.metrics.write(row)
         shown = {name: row[name] for name in judged_by(context)}
-        context.listener.progress(loss=row["train_loss"], samples_per_s=row["samples_per_s"], **shown)
+        context.report(loss=row["train_loss"], samples_per_s=row["samples_per_s"], **shown)
         if row["reached"] and account.target_step is None:
             account.target_step = row["step"]
         return row

@@ -12,8 +12,8 @@ import pickle
 import signal
 import sys
 import traceback
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset
 
 from ...datasets.data import Compact, Samples, training_batch
 from ...datasets.packed.readers import Counters
@@ -41,6 +41,11 @@ Request = tuple[Place, int, int, NDArray[np.int64]]
 """To a worker: the place, the slot that is free for it, the key, and the samples [b]."""
 
 NO_SLOT = -1
+
+
+Sent = tuple[list[torch.Size], list[Tensor] | None, NDArray[np.int64] | None]
+"""What is pickled of a batch: the shapes of pixels and masks, these themselves where they do not fit into
+their slot, and labels [b] where there are no masks."""
 
 
 class BatchMemory:
@@ -66,53 +71,35 @@ class BatchMemory:
         """Mark all slots as free: no requested batch is still to come."""
         self.free = list(range(len(self._content)))
 
-    def put(self, slot: int, parts: Sequence[Tensor]) -> bool:
-        """Copy uint8 tensors into a slot; False, and nothing is copied, where they do not fit."""
-        if sum(part.numel() for part in parts) > self._content.shape[1]:
-            return False
-        for room, part in zip(self.get(slot, [part.shape for part in parts]), parts, strict=True):
+    def put(self, slot: int, pixels: Tensor, targets: Tensor) -> Sent:
+        """Copy pixels and masks, uint8, into a slot if they fit; returns what is to be pickled."""
+        masks = targets.dtype == torch.uint8
+        large = [pixels, targets] if masks else [pixels]
+        # A pickled tensor is an open file, which costs more than the bytes of labels.
+        labels, shapes = None if masks else targets.numpy(), [part.shape for part in large]
+        if sum(part.numel() for part in large) > self._content.shape[1]:
+            return shapes, large, labels
+        for room, part in zip(self._views(slot, shapes), large, strict=True):
             room.copy_(part)
-        return True
+        return shapes, None, labels
 
-    def get(self, slot: int, shapes: Sequence[torch.Size]) -> list[Tensor]:
-        """Views of the tensors of these shapes in a slot, valid until it is filled again."""
+    def get(self, slot: int, sent: Sent) -> tuple[Tensor, Tensor]:
+        """Pixels uint8, valid until the slot is filled again, and targets int64."""
+        shapes, large, labels = sent
+        pixels, *masks = self._views(slot, shapes) if large is None else large
+        targets = masks[0] if labels is None else torch.as_tensor(labels)
+        return pixels, targets.to(torch.int64)
+
+    def _views(self, slot: int, shapes: Sequence[torch.Size]) -> list[Tensor]:
         ends = list(accumulate((math.prod(shape) for shape in shapes), initial=0))
         places = zip(pairwise(ends), shapes, strict=True)
         return [self._content[slot, start:end].view(shape) for (start, end), shape in places]
 
 
-class Unfinished:
-    """A uint8 batch from a worker; the rank makes float32 inputs and int64 targets of it.
+class Loader(Callback):
+    """Makes the batches of `batch_order`, one after the other, in the rank's own process.
 
-    Images and uint8 masks are put into `slot` of `memory`; where they do not fit they are pickled.
-    """
-
-    def __init__(
-        self,
-        pixels: Tensor,
-        targets: Tensor,
-        normalise: Callable[[Tensor], Tensor],
-        memory: BatchMemory,
-        slot: int,
-    ) -> None:
-        large, masks = [pixels], targets.dtype == torch.uint8
-        if masks:
-            large.append(targets)
-        # A pickled tensor is an open file, which costs more than the bytes of labels.
-        self._labels = None if masks else targets.numpy()
-        self._shapes = [part.shape for part in large]
-        self._large = None if memory.put(slot, large) else large
-        self._normalise, self._slot = normalise, slot
-
-    def finished(self, memory: BatchMemory) -> tuple[Tensor, Tensor]:
-        """Inputs float32 and targets int64; the slot may be filled again afterwards."""
-        pixels, *masks = memory.get(self._slot, self._shapes) if self._large is None else self._large
-        targets = masks[0] if self._labels is None else torch.as_tensor(self._labels)
-        return self._normalise(pixels), targets.to(torch.int64)
-
-
-class Loader(Callback, ABC):
-    """Gives the batches of `batch_order`, one after the other. `seed`: derived, of the augmentation.
+    `seed`: derived, of the augmentation.
 
     `still_cached`: the share of the pages of a packed file that was in the page cache before training; None
     without such a file, where the system does not report it, and where another rank has measured it.
@@ -125,9 +112,10 @@ class Loader(Callback, ABC):
     def __init__(self, samples: Samples, batch_order: BatchOrder, seed: int) -> None:
         self.samples, self.batch_order, self.seed = samples, batch_order, seed
 
-    @abstractmethod
     def next(self, progress: Progress) -> Images:
         """The batch of the present step."""
+        key = epoch_key(self.seed, self.batch_order.place(progress)[0])
+        return training_batch(self.samples, self.batch_order.piece(progress), key)
 
     def restart(self) -> None:
         """Drop batches made ahead, because the position or the split of the batch order has changed."""
@@ -138,14 +126,6 @@ class Loader(Callback, ABC):
     def counters(self) -> Counters | None:
         """Counters of reading so far; None where no file is read in training."""
         return None
-
-
-class Direct(Loader):
-    """Makes each batch in the rank's own process, when it is asked for."""
-
-    def next(self, progress: Progress) -> Images:
-        key = epoch_key(self.seed, self.batch_order.place(progress)[0])
-        return training_batch(self.samples, self.batch_order.piece(progress), key)
 
 
 class Ahead(Loader):
@@ -162,29 +142,30 @@ class Ahead(Loader):
         # would not end with it.
         context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
         self._open = context.Event()
-        self._upcoming, self._fetch = _Upcoming(batch_order, seed), _Fetch(samples, self._open, os.getpid())
+        self._fetch = _Fetch(samples, self._open, os.getpid())
+        self._progress: Progress | None = None
         # One slot more than batches in flight: the next is requested before the present one leaves its slot.
         # Pinned batches must be float32 already when they arrive here.
         self._slots = 0 if pin else workers * prefetch + 1
         self._loader: DataLoader[Images] = DataLoader(
             self._fetch,
-            sampler=self._upcoming,
-            batch_size=None,  # an item is a batch,
+            sampler=self,
+            batch_size=None,  # an item is a batch
             collate_fn=_as_it_is,
             num_workers=workers,
             prefetch_factor=prefetch,
             persistent_workers=True,
             multiprocessing_context=context,
             pin_memory=pin,
-            worker_init_fn=_Init(os.getpid()),
+            worker_init_fn=partial(_begin_worker, os.getpid()),
             # Each pass draws a number, which must not come from the rank's generator (dropout).
             generator=torch.Generator(),
         )
-        self._batches: Iterator[tuple[Place, int, Images | Unfinished | Exception]] | None = None
+        self._batches: Iterator[tuple[Place, int, Any]] | None = None
 
     def next(self, progress: Progress) -> Images:
         if self._batches is None:
-            self._upcoming.progress = progress
+            self._progress = progress
             self._share_memory()
             self._open.set()
             self._batches = iter(self._loader)  # pyright: ignore[reportAttributeAccessIssue] (batch_size=None)
@@ -197,26 +178,37 @@ class Ahead(Loader):
             ) from error
         if isinstance(batch, Exception):
             raise batch
-        if tuple(place) != self.batch_order.place(
-            progress
-        ):  # PyTorch 2.9 makes lists of tuples where it pins
-            raise RuntimeError(f"the loader is at {place}, the step at {self.batch_order.place(progress)}")
-        if not isinstance(batch, Unfinished):
+        here = self.batch_order.place(progress)
+        if tuple(place) != here:  # PyTorch 2.9 makes lists of tuples where it pins
+            raise RuntimeError(f"the loader is at {place}, the step at {here}")
+        memory = self._fetch.memory
+        if slot == NO_SLOT or memory is None:
             inputs, targets = batch
             return inputs, targets
-        memory = self._fetch.memory
-        assert memory is not None, "the batch came through it"
-        images = batch.finished(memory)
+        assert isinstance(self.samples, Compact), "they have memory"
+        pixels, targets = memory.get(slot, batch)
+        inputs = self.samples.normalise(pixels)
         memory.free.append(slot)
-        return images
+        return inputs, targets
+
+    def __iter__(self) -> Iterator[Request]:
+        """The requests for all batches from the present step on."""
+        assert self._progress is not None, "`next` sets it"
+        memory = self._fetch.memory
+        if memory is not None:
+            memory.all_free()  # the workers have finished all earlier requests
+        for place, indices in self.batch_order.upcoming(self._progress):
+            slot = NO_SLOT if memory is None else memory.free.pop()
+            yield place, slot, epoch_key(self.seed, place[0]), indices.numpy()
 
     def _share_memory(self) -> None:
         """Make the memory before the workers start: they inherit it."""
         samples = self.samples
         if self._fetch.memory is None and self._slots and isinstance(samples, Compact):
-            count = len(self.batch_order.piece(progress=self._upcoming.now()))
+            assert self._progress is not None, "`next` sets it"
+            count = len(self.batch_order.piece(self._progress))
             sample_bytes = math.prod(samples.shape) + samples.target_bytes
-            self._fetch.memory = self._upcoming.memory = BatchMemory(self._slots, count, sample_bytes)
+            self._fetch.memory = BatchMemory(self._slots, count, sample_bytes)
 
     def restart(self) -> None:
         self._batches = None
@@ -234,28 +226,6 @@ class Ahead(Loader):
         del self._loader
 
 
-class _Upcoming(Sampler[Request]):
-    """The requests for all batches from `progress` on."""
-
-    def __init__(self, batch_order: BatchOrder, seed: int) -> None:
-        self.batch_order, self.seed = batch_order, seed
-        self.progress: Progress | None = None
-        self.memory: BatchMemory | None = None
-
-    def now(self) -> Progress:
-        """The present progress of training."""
-        assert self.progress is not None, "the loader sets it first"
-        return self.progress
-
-    def __iter__(self) -> Iterator[Request]:
-        memory = self.memory
-        if memory is not None:
-            memory.all_free()  # the workers have finished all earlier requests
-        for place, indices in self.batch_order.upcoming(self.now()):
-            slot = NO_SLOT if memory is None else memory.free.pop()
-            yield place, slot, epoch_key(self.seed, place[0]), indices.numpy()
-
-
 class _Fetch(Dataset[Any]):
     """Makes the requested batch in a worker process, unless training pauses."""
 
@@ -263,7 +233,7 @@ class _Fetch(Dataset[Any]):
         self.samples, self.opened, self.rank_pid = samples, opened, rank_pid
         self.memory: BatchMemory | None = None
 
-    def __getitem__(self, item: Request) -> tuple[Place, int, Images | Unfinished | Exception]:
+    def __getitem__(self, item: Request) -> tuple[Place, int, Images | Sent | Exception]:
         while not self.opened.wait(_LOOK_S):
             if os.getppid() != self.rank_pid:
                 os._exit(1)
@@ -272,13 +242,12 @@ class _Fetch(Dataset[Any]):
         except Exception as error:  # the rank raises it: PyTorch would wrap it
             return item[0], NO_SLOT, _portable(error)
 
-    def _made(self, item: Request) -> tuple[Place, int, Images | Unfinished]:
+    def _made(self, item: Request) -> tuple[Place, int, Images | Sent]:
         place, slot, key, numbers = item
         indices = torch.from_numpy(numbers)
         if self.memory is None or not isinstance(self.samples, Compact):
             return place, NO_SLOT, training_batch(self.samples, indices, key)
-        pixels, targets = self.samples.changed(indices, key)
-        return place, slot, Unfinished(pixels, targets, self.samples.normalise, self.memory, slot)
+        return place, slot, self.memory.put(slot, *self.samples.changed(indices, key))
 
 
 def _portable(error: Exception) -> Exception:
@@ -295,15 +264,10 @@ def _as_it_is(item: Any) -> Any:
     return item
 
 
-class _Init:
-    """Start of a worker process, which must not outlive its rank.
+def _begin_worker(rank_pid: int, worker: int) -> None:
+    """Begin a worker process, which must not outlive its rank.
 
     It ignores SIGTERM, which the whole process group may get: the rank needs its workers until it has saved.
     """
-
-    def __init__(self, rank_pid: int) -> None:
-        self.rank_pid = rank_pid
-
-    def __call__(self, worker: int) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        die_with_parent(self.rank_pid)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    die_with_parent(rank_pid)

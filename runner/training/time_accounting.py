@@ -13,17 +13,14 @@ import torch
 
 from ..communication.traffic import LINKS
 from ..config.reader_config import NoReader, order_alone
-from ..machine import gpu_facts
+from ..machine import gpu_facts, page_cache
 from ..records.json_lines import best, crossing
-from . import gather
-from .clock import PARTS, by_device, waiting_of
+from .clock import PARTS, by_device
 from .context import TrainContext
-from .packed import page_cache
-from .packed.packed_loader import ReaderOrder
 from .precision import LossScaler
 
 MUCH_LEFT_OUT = 0.01  # of steps
-MUCH_DATA, MOSTLY = 0.1, 0.5  # of training time; of the time for data
+MUCH_DATA = 0.1  # of training time
 INPUT_BOUND = f"input-bound: more than {MUCH_DATA:.0%} of training time for data"
 
 
@@ -45,9 +42,9 @@ class TimeAccounting:
         of_device = context.replica.take_device_ns()
         if of_device is not None:
             interval = by_device(interval, *of_device)
-        waiting = traffic.waited_ns
         if context.backend.common_clock:
-            waiting += waiting_of(traffic, self._launches_of_ranks())
+            traffic.split_waiting(context.comm.gather_values([*traffic.launches.items()]))
+        waiting = traffic.waited_ns
         if of_device is not None:  # `by_device` may have cut some of it off
             waiting = min(waiting, interval.blocked)
         exposed = interval.blocked - waiting
@@ -67,9 +64,9 @@ class TimeAccounting:
             account.parts_ns[part] += int(times[:, place].sum()) // len(times)
         context.rank_rows.write(
             {
-                "kind": "stretch",
+                "kind": "train_interval",
                 **self.where(),
-                "stretch": account.intervals,
+                "index": account.intervals,
                 "train_s": interval.train / 1e9,
                 "parts_s": {part: times_ns[place] / 1e9 for place, part in enumerate(PARTS, start=2)},
                 "make_model_s": made_ns / 1e9,
@@ -138,7 +135,7 @@ class TimeAccounting:
             "epochs": progress.epoch,
             "evaluations": len(finals),
             "checkpoints": account.checkpoints,
-            "copies_dropped": context.state.schedule.copies.dropped,
+            "copies_dropped": context.state.schedule.copies_dropped,
             "parameters": context.backend.parameters or context.replica.numel,
             "left_out_samples": context.batch_order.left_out,
             "labels": [
@@ -207,15 +204,15 @@ class TimeAccounting:
 
     def _input_bound(self, reader: dict[str, Any]) -> list[str]:
         """A label where much of the training time was spent on data. reader: from `_reader`."""
-        parts, batch_order = self.account.parts_ns, self.context.batch_order
+        parts = self.account.parts_ns
         if parts["data"] <= MUCH_DATA * sum(parts.values()):
             return []
-        if not reader:
-            virtual = order_alone(self.context.config.launcher) is not None
-            return [f"{INPUT_BOUND} ({'cluster.device' if virtual else 'launcher.loader_workers'})"]
-        assert isinstance(batch_order, ReaderOrder), "a file is read"
-        waited_s = reader["reader"]["waited_s"] / self.context.comm.topology.ranks
-        return [_input_bound_by(batch_order.set.codec.work, parts["data"] / 1e9, waited_s)]
+        if reader:
+            waited_s = reader["reader"]["waited_s"] / self.context.comm.topology.ranks
+            waited = min(1.0, waited_s / (parts["data"] / 1e9))
+            return [f"{INPUT_BOUND} ({waited:.0%} of it waiting for the reader, the rest work of the rank)"]
+        virtual = order_alone(self.context.config.launcher) is not None
+        return [f"{INPUT_BOUND} ({'cluster.device' if virtual else 'launcher.loader_workers'})"]
 
     def _of_callbacks(self, *, finished: bool) -> dict[str, Any]:
         """The fields of the callbacks; they come last because callbacks may communicate."""
@@ -226,7 +223,7 @@ class TimeAccounting:
 
     def gather(self, vector: torch.Tensor) -> torch.Tensor:
         """All ranks' vectors [k] as [R, k], on every rank, over the control channel."""
-        return gather.vectors(self.context.comm, vector)
+        return self.context.comm.gather(vector)
 
     def _traffic(self) -> dict[str, Any]:
         """calls, payload_bytes, ring_bytes per link class, summed over ranks; `blocked_s`, mean over ranks.
@@ -264,15 +261,6 @@ class TimeAccounting:
             "samples": progress.samples,
         }
 
-    def _launches_of_ranks(self) -> list[dict[int, int]]:
-        launches = self.context.comm.traffic.launches
-        flat = torch.tensor([list(launches.keys()), list(launches.values())], dtype=torch.int64)
-        most = int(self.gather(torch.tensor([flat.shape[1]])).max())
-        padded = torch.full((2, most), -1, dtype=torch.int64)
-        padded[:, : flat.shape[1]] = flat
-        gathered = self.gather(padded.flatten()).view(self.context.comm.topology.ranks, 2, most)
-        return [{k: t for k, t in zip(*rank.tolist(), strict=True) if k >= 0} for rank in gathered]
-
     @staticmethod
     def _seconds(nanoseconds: Mapping[str, int]) -> dict[str, float]:
         return {name: value / 1e9 for name, value in nanoseconds.items()}
@@ -283,17 +271,3 @@ def judged_by(context: TrainContext) -> list[str]:
     metric, task = context.config.train.target_metric, context.task
     further = [metric] if metric in task.metrics and metric not in (task.headline, "loss") else []
     return [task.headline, *further]
-
-
-def _input_bound_by(work: str, data_s: float, waited_s: float) -> str:
-    """The label of a run that reads a packed file, by where most of its data time was spent.
-
-    data_s: mean over ranks. waited_s: the part of it spent waiting for the reader. work: the rank's own work,
-    in words.
-    """
-    waited = min(1.0, waited_s / data_s)
-    if waited >= MOSTLY:
-        return f"{INPUT_BOUND} ({waited:.0%} of it waiting for the reader: reader.prefetch_batches, the disk)"
-    return (
-        f"{INPUT_BOUND} ({1 - waited:.0%} of it {work} in the rank itself, which no key of reader shortens)"
-    )

@@ -7,7 +7,7 @@ There is only one DDP wrapper because a second one on the same module would run 
 import inspect
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -16,8 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ...strategies.gradients import DEFAULT_BUCKET_MIB, Pipeline
 from ...strategies.replica import Batch, Replica, StepTimes
-from ..communication.cuda_timing import DelayedFlag, Mark, StepMarks, StepTimings
-from ..communication.torch_communicator import GradBucket, TorchCommunicator
+from ..communication.cuda_timing import DelayedFlag, Mark, StepTimings
+from ..communication.torch_communicator import GradBucket, Summed, TorchCommunicator, done_sum
 from .device_model import Device
 from .precision import LossScaler, outputs_of
 from .slow_device import Padding
@@ -142,28 +142,22 @@ class TorchReplica(Replica):
         self._with_loss.stop_flag.grad = None
         self._clear_gradients()
         self._with_loss.request.fill_(float(self.requests_stop))
-        padding = self.padding
         started = self._mark()
         with self.stand_in(batch) as (inputs, targets):
             *earlier, (last, share) = self.parts(len(targets))
             forwards, losses = [], []
             scale = weight if in_loss else 1.0
             for part, share_of_part in earlier:
-                took, loss_of_part = self._part_alone(inputs[part], targets[part], scale, share_of_part)
+                took, loss_of_part = self._part_alone(inputs[part], targets[part], scale * share_of_part)
                 forwards.append(took)
                 losses.append(share_of_part * loss_of_part)
-            if padding is not None:
-                padding.begin(len(batch.targets[last]))
-            began = self._mark()
             module = self._module if averaging.overlap else self._with_loss
-            joined, loss = module(
-                inputs[last], targets[last], scale * share, self._blank, self.autocast, self.scaler
+            took, joined, loss = self._forward(
+                module, inputs[last], targets[last], scale * share, blank=self._blank
             )
+            forwards.append(took)
             if losses:
                 loss = torch.stack([*losses, share * loss]).sum()
-        forwards.append((began, self._mark()))
-        if padding is not None:
-            padding.begin_backward()
         if len(self._members) < 2:
             joined.backward()
             if self._blank:
@@ -184,17 +178,11 @@ class TorchReplica(Replica):
             if not self.delayed_flag:
                 traffic.block(key, self._last_launch, self.comm.now())
         done = self._mark() if self.delayed_flag else computed
-        if padding is not None:
-            padding.end()
+        if self.padding is not None:
+            self.padding.end()
         self.stop_requested = self._read_stop_flag()
         self._late_times.add(
-            StepMarks(
-                samples_of_rank=batch.samples_of_rank,
-                forward=tuple(forwards),
-                started=started,
-                computed=computed,
-                done=done,
-            )
+            batch.samples_of_rank, forward=forwards, started=started, computed=computed, done=done
         )
         self._keep(self._late_times.known())
         self._unscale()
@@ -236,24 +224,29 @@ class TorchReplica(Replica):
         if times:
             _, self.forward_ns, self.compute_ns = times[-1]
 
-    def _part_alone(
-        self, inputs: Tensor, targets: Tensor, weight: float, share: float
-    ) -> tuple[tuple[Mark, Mark], Tensor]:
+    def _forward(
+        self, module: nn.Module, inputs: Tensor, targets: Tensor, weight: float, *, blank: bool = False
+    ) -> tuple[tuple[Mark, Mark], Tensor, Tensor]:
+        """When forward began and ended, what backward begins with, and the mean loss [], detached."""
+        if self.padding is not None:
+            self.padding.begin(0 if blank else len(targets))
+        began = self._mark()
+        joined, loss = module(inputs, targets, weight, blank, self.autocast, self.scaler)
+        ended = self._mark()
+        if self.padding is not None:
+            self.padding.begin_backward()
+        return (began, ended), joined, loss
+
+    def _part_alone(self, inputs: Tensor, targets: Tensor, weight: float) -> tuple[tuple[Mark, Mark], Tensor]:
         """Forward and backward of a part of the batch without DDP, which would sum its gradients.
 
         The gradients are accumulated. Returns when forward began and ended, and the part's loss [].
         """
-        if self.padding is not None:
-            self.padding.begin(len(targets))
-        began = self._mark()
-        joined, loss = self._with_loss(inputs, targets, weight * share, False, self.autocast, self.scaler)
-        forward = self._mark()
-        if self.padding is not None:
-            self.padding.begin_backward()
+        forward, joined, loss = self._forward(self._with_loss, inputs, targets, weight)
         joined.backward()
         if self.padding is not None:
             self.padding.end()
-        return (began, forward), loss
+        return forward, loss
 
     def time_steps(self, samples: int, steps: int) -> list[float]:
         assert self.noise is not None, "the train context sets it"
@@ -275,7 +268,7 @@ class TorchReplica(Replica):
         """Forward and backward without averaging, with padding if there is any."""
         self._clear_gradients()
         for part, share in self.parts(len(targets)):
-            self._part_alone(inputs[part], targets[part], 1.0, share)
+            self._part_alone(inputs[part], targets[part], share)
 
     def rng_state(self) -> dict[str, Tensor]:
         state = {"cpu": torch.get_rng_state()}
@@ -310,19 +303,15 @@ class TorchReplica(Replica):
         ddp.register_comm_hook(self, _hook)
         self._module, self._with_loss.reached = ddp, self.parameters.tensors
 
-    def launch_bucket(self, bucket: GradBucket) -> "torch.futures.Future[Tensor]":
+    def launch_bucket(self, bucket: GradBucket) -> Summed:
         """The communication hook: sum a bucket whose gradients are complete, during the backward pass."""
         if bucket.is_last():
             self._computed_here()
         shapes = [tuple(gradient.shape) for gradient in bucket.gradients()]
-        if self.padding is None:
-            return self.sum_bucket(bucket.buffer(), shapes, last=bucket.is_last())
-        with self.padding.excluded():
+        with nullcontext() if self.padding is None else self.padding.excluded():
             return self.sum_bucket(bucket.buffer(), shapes, last=bucket.is_last())
 
-    def sum_bucket(
-        self, buffer: Tensor, shapes: Sequence[tuple[int, ...]], *, last: bool
-    ) -> "torch.futures.Future[Tensor]":
+    def sum_bucket(self, buffer: Tensor, shapes: Sequence[tuple[int, ...]], *, last: bool) -> Summed:
         """Start the sum of the next bucket of this step over the group; the future holds it.
 
         A `Reduction` runs on a helper thread, its buckets in a `Pipeline`: sums are complete at the latest
@@ -332,7 +321,7 @@ class TorchReplica(Replica):
         index, self._bucket = self._bucket, self._bucket + 1
         group, reduction = self.averaging.group, self.averaging.reduction
         if len(self._members) < 2 or group is None:
-            return _done(buffer)
+            return done_sum(buffer)
         if self._bucket_weight != 1:
             buffer.mul_(self._bucket_weight)
         if self._blank:
@@ -345,9 +334,7 @@ class TorchReplica(Replica):
             self._stream = torch.cuda.Stream(buffer.device) if buffer.is_cuda else None
         stream = self._stream
         ready = None if stream is None else torch.cuda.current_stream(buffer.device).record_event()
-        future: torch.futures.Future[Tensor] = torch.futures.Future(
-            devices=None if stream is None else [buffer.device]
-        )
+        future: Summed = torch.futures.Future(devices=None if stream is None else [buffer.device])
 
         def work() -> None:
             with torch.cuda.stream(stream):  # None: changes nothing
@@ -400,12 +387,6 @@ class TorchReplica(Replica):
     def _event(self) -> torch.cuda.Event:
         """A new event, not recorded yet."""
         return torch.cuda.Event(enable_timing=True)
-
-
-def _done(value: Tensor) -> "torch.futures.Future[Tensor]":
-    done: torch.futures.Future[Tensor] = torch.futures.Future()
-    done.set_result(value)
-    return done
 
 
 def _buckets(gradients: Sequence[Tensor], size: float) -> list[list[Tensor]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ...strategies.asynchronous import AsynchronousStrategy
+from ...strategies.base import AsynchronousStrategy
 from ...strategies.topology import WORLD
 from ..records.run_directory import FAILED, OK, Outcome
 from . import checkpoint
@@ -68,8 +68,8 @@ class Trainer:
         self.observer.on_prepared(self)
         self.begin(context.state.restore(context.checkpoints, context.comm))
         self._share()
-        if context.state.schedule.step_is_open:
-            self._catch_up()
+        if context.state.schedule.step_is_open:  # a run that stops on request saves before it evaluates
+            self._close_step(context.over())
         if self.ended is None and not context.over():
             while self.ended is None:
                 self.step()
@@ -134,13 +134,7 @@ class Trainer:
         for _ in range(context.batch_order.advance(progress)):
             self._end_epoch()
         last = (met or not context.independent) and context.over()
-        context.listener.progress(
-            step=progress.step,
-            steps=progress.steps,
-            epoch=progress.epoch,
-            epochs=progress.epochs,
-            samples=progress.samples,
-        )
+        self._report_progress()
         self.observer.on_boundary(self, met=met, last=last)
         if self.ended is not None:
             return
@@ -151,12 +145,8 @@ class Trainer:
             agreed or (context.replica.delayed_flag and self._pauses(last, met))
         ) and self._handle_stop_request():
             return
-        if schedule.step_is_open:
-            self._evaluate_if_due(last)
-            schedule.step_is_open = False
-        if last and self.ended is None:
-            self.ended = ("finished", context.cut_short())
-        if self.ended is None and met and schedule.stops_from_copies and schedule.copies.waiting:
+        self._close_step(last)
+        if self.ended is None and met and schedule.stops_from_copies and schedule.copies:
             self._evaluate_copies()
         if self.ended is None and schedule.checkpoint_due(progress.samples, met):
             self.save(waits=context.strategy.never_syncs or not met)
@@ -167,11 +157,16 @@ class Trainer:
         schedule, samples = self.context.state.schedule, self.context.progress.samples
         return last or schedule.pauses(samples, met, saves=self.context.checkpoints is not None)
 
-    def _catch_up(self) -> None:
-        """Evaluate after the checkpoint's step: a run that stops on request saves before it evaluates."""
-        last = self.context.over()
-        self._evaluate_if_due(last)
-        self.context.state.schedule.step_is_open = False
+    def _report_progress(self) -> None:
+        names = ("step", "steps", "epoch", "epochs", "samples")
+        self.context.report(**{name: getattr(self.context.progress, name) for name in names})
+
+    def _close_step(self, last: bool) -> None:
+        """Evaluate where the step's marks are not done yet, and end the run after its last step."""
+        schedule = self.context.state.schedule
+        if schedule.step_is_open:
+            self._evaluate_if_due(last)
+            schedule.step_is_open = False
         if last and self.ended is None:
             self.ended = ("finished", self.context.cut_short())
 
@@ -240,36 +235,29 @@ class Trainer:
         return (self.accounting.account.train_ns + here) / 1e9 > limit
 
     def _requests_stop(self) -> bool:
-        return self.context.listener.interrupted() is not None or self._out_of_time()
+        return self.context.interrupted() or self._out_of_time()
 
     def _handle_stop_request(self) -> bool:
         """Find out why some rank requests a stop; all ranks call it. True if the run ends here."""
         flags = [
             not bool(self.context.state.losses.of_run.isfinite()),
-            self.context.listener.interrupted() is not None,
+            self.context.interrupted(),
             self._out_of_time(),
             is_lost(self.context.replica.scaler),
         ]
         stop_flags = torch.tensor(flags, dtype=torch.int64)
         self.context.comm.all_reduce(stop_flags, WORLD, channel="control").wait()
         not_finite, interrupted, out_of_time, lost = (bool(count) for count in stop_flags.tolist())
+        at = f"(found at step {self.context.progress.step})"
         if not_finite:
-            self.ended = (
-                "diverged",
-                f"the training loss is not finite (found at step {self.context.progress.step})",
-            )
+            self.ended = "diverged", f"the training loss is not finite {at}"
         elif lost:
-            self.ended = (
-                "diverged",
-                "gradients overflow in float16 with the loss as it is "
-                f"(found at step {self.context.progress.step}); take train.precision=bf16 or fp32",
-            )
+            reason = f"gradients overflow in float16 with the loss as it is {at}"
+            self.ended = "diverged", f"{reason}; take train.precision=bf16 or fp32"
         elif interrupted or out_of_time:
             self.save(waits=False)  # the run ends here
-            limit = self.context.config.train.max_seconds
-            self.ended = (
-                ("cancelled", "interrupted") if interrupted else ("timed_out", f"train.max_seconds={limit}")
-            )
+            limit = f"train.max_seconds={self.context.config.train.max_seconds}"
+            self.ended = ("cancelled", "interrupted") if interrupted else ("timed_out", limit)
         return self.ended is not None
 
     # ------------------------------------------------------------------ evaluation and checkpoints
@@ -344,12 +332,8 @@ class Trainer:
         return int(step)
 
     def _model_state(self) -> dict[str, Any]:
-        return {
-            "model": {
-                name: value.detach().cpu().clone()
-                for name, value in self.context.replica.model.state_dict().items()
-            }
-        }
+        state = self.context.replica.model.state_dict()
+        return {"model": {name: value.detach().cpu().clone() for name, value in state.items()}}
 
     # ------------------------------------------------------------------ start and end
 
@@ -369,13 +353,7 @@ class Trainer:
         context.rank_rows.write(row)
         if context.metrics is not None:
             context.metrics.write(row)
-        context.listener.progress(
-            step=context.progress.step,
-            steps=context.progress.steps,
-            epoch=context.progress.epoch,
-            epochs=context.progress.epochs,
-            samples=context.progress.samples,
-        )
+        self._report_progress()
         context.comm.barrier(WORLD)
         context.comm.traffic.clear_stamps()
         context.clock.enter("train")

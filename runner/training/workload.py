@@ -8,18 +8,18 @@ from torch import nn
 from ...datasets.data import Data
 from ...datasets.sampler import Sampler
 from ...models.spec import InputSpec
-from ...strategies.asynchronous import AsynchronousStrategy
-from ...strategies.communicator import Communicator
+from ...strategies.base import AsynchronousStrategy
 from ...strategies.seeds import derive
+from ..communication.traffic import CountedCommunicator
 from ..config.checks import check_batch_norm
 from ..config.model_building import build, normalises
 from ..config.reader_config import PackedReader
-from ..config.schema import RunConfig
+from ..config.run_config import RunConfig
 from ..config.tasks import Task
 from .batch_order import BatchOrder, GlobalOrder, IndependentOrder
-from .loader import Ahead, Direct, Loader
-from .packed.packed_loader import PackedLoader, ReaderOrder
-from .packed.packed_set import PackedSet
+from .loader import Ahead, Loader
+from .packed_loader import PackedLoader, ReaderOrder
+from .packed_set import PackedSet
 from .precision import DTYPES
 
 
@@ -41,7 +41,7 @@ class Workload:
 def workload_of(
     config: RunConfig,
     data: Data,
-    comm: Communicator,
+    comm: CountedCommunicator,
     device: torch.device,
     *,
     packed: PackedSet | None = None,
@@ -103,7 +103,7 @@ def _model(config: RunConfig, data: Data, rank: int, device: torch.device) -> nn
 
 
 def _batch_order(
-    config: RunConfig, sampler: Sampler, comm: Communicator, packed: PackedSet | None
+    config: RunConfig, sampler: Sampler, comm: CountedCommunicator, packed: PackedSet | None
 ) -> BatchOrder:
     topology, rank = comm.topology, comm.rank
     if isinstance(config.reader, PackedReader):
@@ -119,7 +119,7 @@ def _loader(
     config: RunConfig,
     data: Data,
     batch_order: BatchOrder,
-    comm: Communicator,
+    comm: CountedCommunicator,
     device: torch.device,
     *,
     reads: bool,
@@ -128,7 +128,7 @@ def _loader(
     if isinstance(batch_order, ReaderOrder) and reads:
         return PackedLoader(batch_order, data.train, seed, comm)
     if launcher.loader_workers == 0:
-        return Direct(data.train, batch_order, seed)
+        return Loader(data.train, batch_order, seed)
     return Ahead(
         data.train,
         batch_order,

@@ -9,10 +9,8 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-import asynchronous
 import gpu
 import links
-import loader
 import loop_overhead
 import readers
 import shared_memory
@@ -27,8 +25,6 @@ BENCHES: dict[str, Callable[[], list[Figure]]] = {
     "modelled_network": links.modelled_network,
     "virtual_time": virtual_time.virtual_time,
     "shared_memory": shared_memory.shared_memory,
-    "asynchronous": asynchronous.asynchronous,
-    "loader": loader.loader,
     "readers": readers.readers,
 }
 

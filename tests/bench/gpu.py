@@ -3,11 +3,10 @@
     loop        ResNet-50: images/s of our loop over those of a bare PyTorch loop, blocks in turn
     function    four ranks on two nodes share the device, joined by gloo: each strategy takes its steps, is
                 stopped halfway and resumed
-    nccl        NCCL in groups of this rank alone: DDP's hook, streams and events, and each strategy over them
-    mixed       one rank on the GPU, two on the CPU: `heterogeneous` lets all end a step together
+    nccl        NCCL in groups of this rank alone: DDP's hook, streams, and each strategy over them
 
 A line per figure, as of the other benches; exit 1 if one is short, 2 where there is nothing to measure on.
-`device=cpu model=small_cnn image=8 batch=8 blocks=6 steps=4` tries all of it without a GPU.
+`device=cpu model=small_cnn image=8 batch=8 blocks=5 steps=4` tries all of it without a GPU.
 """
 
 import sys
@@ -22,24 +21,23 @@ import gpu_nccl
 import gpu_runs
 import torch
 from figures import Figure
-from gpu_options import Options, Time, in_words, parse
+from gpu_options import Options, parse
 from loop_overhead import gpu_loop
-from torch.cuda import nccl
 
 from daso_bench.runner.communication import gpus
+from daso_bench.runner.machine import gpu_facts
 from daso_bench.runner.machine.environment import commit_of, installed
 from daso_bench.runner.records.json_lines import write_json
 from daso_bench.strategies.errors import ConfigError
 
 NO_GPU = (
     "bench-gpu: torch sees no GPU here; take a machine with one, or try the script on the CPU: "
-    "device=cpu model=small_cnn image=8 batch=8 blocks=6 steps=4"
+    "device=cpu model=small_cnn image=8 batch=8 blocks=5 steps=4"
 )
-MEASURES: dict[str, Callable[[Options, Time], Iterable[Figure]]] = {
+MEASURES: dict[str, Callable[[Options], Iterable[Figure]]] = {
     "loop": gpu_loop,
     "function": gpu_runs.function,
     "nccl": gpu_nccl.nccl,
-    "mixed": gpu_runs.mixed,
 }
 
 
@@ -47,7 +45,6 @@ def main(arguments: Sequence[str]) -> int:
     """Measure what was asked for; returns the exit code."""
     try:
         options = parse(arguments)
-        _writable(options.json)
     except ConfigError as error:
         print(f"bench-gpu: {error}", file=sys.stderr)
         return 2
@@ -66,23 +63,15 @@ def main(arguments: Sequence[str]) -> int:
 
 def _figures(options: Options) -> Iterator[Figure]:
     """Of all parts; a part that cannot go on is one that is short, and the next begins."""
-    time_left = Time(options.minutes)
     for name, measure in MEASURES.items():
         if options.only not in ("", name):
             continue
         try:
-            time_left.left_s()
-            yield from measure(options, time_left)
+            yield from measure(options)
         except Exception as error:  # whatever it is: the other parts' figures are not to be lost with it
             traceback.print_exc()
-            yield Figure(f"gpu_part_{name}", 0, 1, f"did not end: {in_words(error)}", at_least=True)
-
-
-def _writable(path: str) -> None:
-    """Refuse a file that cannot be written, before ten minutes are spent."""
-    folder = Path(path).absolute().parent
-    if path and (Path(path).is_dir() or not folder.is_dir()):
-        raise ConfigError(f"json={path}: must be a file in a folder that exists")
+            reason = f"did not end: {gpu_runs.in_words(error)}"
+            yield Figure(f"gpu_part_{name}", 0, 1, reason, at_least=True)
 
 
 def _write(path: str, about: dict[str, Any], figures: Sequence[Figure], *, complete: bool) -> None:
@@ -95,16 +84,12 @@ def _write(path: str, about: dict[str, Any], figures: Sequence[Figure], *, compl
 def _about(options: Options) -> dict[str, Any]:
     """The machine, the versions and the options that the figures belong to."""
     device = torch.device(options.device)
-    on_gpu = device.type == "cuda"
     commit, dirty = commit_of(Path(__file__).resolve().parents[2])
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": gpus.device_model(device),
-        "memory_gib": round(torch.cuda.get_device_properties(0).total_memory / 2**30, 1) if on_gpu else None,
+        "gpu": gpu_facts.of_rank(device),
         "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "cudnn": torch.backends.cudnn.version() if on_gpu else None,
-        "nccl": ".".join(map(str, nccl.version())) if on_gpu else None,
         "daso_bench": installed("daso-bench"),
         "commit": commit,
         "dirty": dirty,

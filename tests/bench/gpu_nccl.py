@@ -7,31 +7,37 @@ times this rank's own, and all that is gathered is this rank's. Messages between
 has none from a rank to itself. Where ranks hold pieces of their own (`sliced`, the turns of `daso`), what is
 learnt means nothing: it is the operations that are tried.
 
-Measured are facts of its operations (`gpu_probes`), our DDP against PyTorch's own, each strategy to its end.
+Measured are facts of its operations, our DDP against PyTorch's own, each strategy to its end.
 """
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import gpu_probes
 import torch
 from figures import Figure
-from gpu_options import Options, Time, cluster_of
+from gpu_options import Options, cluster_of
 from gpu_runs import NODES, Arm, arms, judged, run_of
 from loop_overhead import gpu_run, measure_on_device, rate_ratio
-from processes import context_of, joined
+from processes import context_of, joined, outcome_of, summary_of
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from daso_bench.models.small import SmallCNN
+from daso_bench.models.spec import InputSpec
 from daso_bench.runner.communication.torch_communicator import TorchCommunicator, dist
 from daso_bench.runner.communication.traffic import Traffic
-from daso_bench.runner.config import schema
+from daso_bench.runner.config.run_config import RunConfig
+from daso_bench.runner.training.torch_replica import TorchReplica
 from daso_bench.runner.training.trainer import Trainer
 from daso_bench.strategies.communicator import Channel, Done, Operation, Work
 from daso_bench.strategies.hsgd import HSGD
+from daso_bench.strategies.replica import Batch
 from daso_bench.strategies.topology import LEADERS, NODE, WORLD, Group, Topology
 
+SIDE = {"cuda": 8192, "cpu": 64}  # of matrices
+STEPS = 3  # after the first DDP orders its buckets anew; a stop request of the second is heard in the third
 CHANNELS: tuple[Channel, ...] = ("gradients", "parameters", "control")
 
 
@@ -74,20 +80,32 @@ class Mirror(TorchCommunicator):
         return Done()
 
 
-def nccl(options: Options, time_left: Time) -> Iterator[Figure]:
-    """The figures of the probes, of DDP against DDP, and one of each strategy."""
-    told = time_left.summary_of(gpu_run(options), f"{__name__}:probes")
-    yield from gpu_probes.facts(told, on_gpu=options.device == "cuda")
-    took = time_left.summary_of(gpu_run(options), f"{__name__}:ddp_blocks")
+def nccl(options: Options) -> Iterator[Figure]:
+    """The figures of the facts, of DDP against DDP, and one of each strategy."""
+    measured = summary_of(gpu_run(options), f"{__name__}:facts")
+    yield from facts_figures(measured, on_gpu=options.device == "cuda")
+    took = summary_of(gpu_run(options), f"{__name__}:ddp_blocks")
     what = f"{options.model}, {options.precision}, {took['device']}, over PyTorch's own DDP; groups of one"
     yield rate_ratio("gpu_ddp_over_torch", options, took, None, what)
     for arm in arms():
         config = run_of(_through_messages(arm), cluster_of(options.device, ranks=(1,)), options.steps)
         yield judged(
             f"nccl_{arm.name}",
-            f"{told['backend']}, rank 0 of {' + '.join(map(str, NODES))}, {options.steps} steps",
-            lambda config=config: time_left.outcome_of(config, f"{__name__}:mirrored"),
+            f"{measured['backend']}, rank 0 of {' + '.join(map(str, NODES))}, {options.steps} steps",
+            lambda config=config: outcome_of(config, f"{__name__}:mirrored"),
         )
+
+
+def facts_figures(measured: Mapping[str, Any], *, on_gpu: bool) -> Iterator[Figure]:
+    """The figures of what `facts` measured; limits are for NCCL alone."""
+    for name, limit, at_least, detail in (
+        ("host_ahead", 0.5, False, "launching and waiting by the host, over the device's time for it"),
+        ("hook", 1e-4, False, "gradients through DDP's hook, apart from those without, over their largest"),
+        ("buckets", 2, True, "of gradients in a step, each summed by the hook on its own"),
+        ("late", 1, True, "a stop request is heard in the next step"),
+    ):
+        detail = f"{measured['backend']}: {detail}"
+        yield Figure(f"gpu_nccl_{name}", measured[name], limit if on_gpu else None, detail, at_least)
 
 
 def _through_messages(arm: Arm) -> Arm:
@@ -98,10 +116,78 @@ def _through_messages(arm: Arm) -> Arm:
 # ------------------------------------------------------------------ what the rank does
 
 
-def probes(*arguments: Any) -> None:
+def facts(*arguments: Any) -> None:
     """What is true of operations in this world."""
     _, comm = _world(*arguments, nodes=(1, 1))
-    arguments[-1].finish("finished", gpu_probes.measure(comm), None)
+    measured = {"backend": comm.backend, "host_ahead": host_ahead(comm, _products(comm)), **hook(comm)}
+    arguments[-1].finish("finished", measured, None)
+
+
+def host_ahead(comm: TorchCommunicator, computing: Callable[[], None]) -> float:
+    """The host's time for computing, a sum behind it and waiting for it, over the time until all is done."""
+    launched = took = 0.0
+    for _ in range(2):  # the first makes connections and loads kernels, for which the host waits
+        summed = torch.ones(1024, device=comm.device)
+        comm.synchronise()
+        started = time.perf_counter()
+        computing()
+        comm.all_reduce(summed, WORLD, async_op=True).wait()
+        summed.add_(1)
+        launched = time.perf_counter() - started
+        comm.synchronise()
+        took = time.perf_counter() - started
+        if float(summed[0]) != len(comm.members(WORLD)) + 1:
+            raise RuntimeError("what was computed after wait() did not follow the sum")
+    return launched / took
+
+
+def hook(comm: TorchCommunicator) -> dict[str, float]:
+    """How far gradients through the hook are from those without, its buckets, and whether stop requests come
+    late.
+
+    All ranks are taken to have the same batch, so that the mean gradient is that of one of them.
+    """
+    torch.manual_seed(0)
+    model = SmallCNN(channels=[64, 128, 256]).build(InputSpec(3, 16, 16, 10)).to(comm.device)
+    replica = TorchReplica(model, nn.CrossEntropyLoss(), comm)
+    replica.average_gradients_over(WORLD, bucket_mib=0.25)
+    inputs = torch.rand(8, 3, 16, 16, generator=torch.Generator().manual_seed(1)).to(comm.device)
+    batch = Batch(inputs, torch.arange(8, device=comm.device), (8,) * comm.topology.ranks)
+    heard: list[bool] = []
+    sums: list[int] = []
+    for step in range(STEPS):
+        replica.requests_stop = step == 1
+        replica.compute_gradients(batch)
+        heard.append(replica.stop_requested)
+        sums.append(comm.traffic.verbs["gradients.all_reduce"])
+    replica.wait_pending()
+    averaged = _gradients(replica)
+    replica.model.zero_grad()
+    nn.functional.cross_entropy(replica.model(batch.inputs), batch.targets).backward()
+    pairs = zip(averaged, _gradients(replica), strict=True)
+    return {
+        "hook": max(float((mean - own).abs().max() / own.abs().max()) for mean, own in pairs),
+        "buckets": float(sums[-1] - sums[-2]),
+        "late": float(heard == [False, False, True]),
+    }
+
+
+def _gradients(replica: TorchReplica) -> list[Tensor]:
+    return [gradient.clone() for p in replica.parameters.tensors if (gradient := p.grad) is not None]
+
+
+def _products(comm: TorchCommunicator) -> Callable[[], None]:
+    """20 products of matrices: half a second of a large GPU in float32."""
+    side = SIDE[comm.device.type]
+    matrix = torch.rand(side, side, device=comm.device)
+    result = torch.empty_like(matrix)
+
+    def multiply() -> None:
+        for _ in range(20):
+            torch.mm(matrix, matrix, out=result)
+
+    multiply()  # libraries are loaded, kernels chosen
+    return multiply
 
 
 def ddp_blocks(*arguments: Any) -> None:
@@ -122,7 +208,7 @@ def mirrored(*arguments: Any) -> None:
     link.finish(result.status, result.summary, result.reason)
 
 
-def _world(*arguments: Any, nodes: tuple[int, ...]) -> tuple[schema.RunConfig, Mirror]:
+def _world(*arguments: Any, nodes: tuple[int, ...]) -> tuple[RunConfig, Mirror]:
     """This rank's configuration as rank 0 of so many, and its communicator; `arguments` of an entry."""
     config, alone = joined(*arguments)
     kind = config.cluster.device.kind[0]

@@ -22,11 +22,12 @@ from processes import configuration, joined, summary_of
 
 from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.runner.communication.torch_communicator import TorchCommunicator
-from daso_bench.runner.config import load, schema
+from daso_bench.runner.config import load
 from daso_bench.runner.config.cluster import ClusterConfig, LinkConfig, LinksConfig
 from daso_bench.runner.config.compose import compose
 from daso_bench.runner.config.launchers import EmulatedConfig, LocalConfig
 from daso_bench.runner.config.parts import RunInfo, TrainConfig
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.launch.emulated.nodes import impossible
 from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.strategies.ddp import DDP
@@ -174,7 +175,7 @@ def _modelled_over_kernel() -> list[Figure]:
         for network in sorted(step_s, reverse=bool(turn % 2)):
             summary = summary_of(_slow_run(network))
             step_s[network].append(summary["train_s"] / RUN_STEPS)
-            invalid += summary["apparatus"]["reasons"]
+            invalid += summary["validity"]["reasons"]
     medians = {network: statistics.median(times) for network, times in step_s.items()}
     ratio = medians["modelled"] / medians["kernel"]
     times = ", ".join(f"{network} {1e3 * seconds:.1f} ms" for network, seconds in medians.items())
@@ -185,7 +186,7 @@ def _modelled_over_kernel() -> list[Figure]:
     ]
 
 
-def _slow_run(network: str) -> schema.RunConfig:
+def _slow_run(network: str) -> RunConfig:
     words = ["strategy=ddp", "launcher=emulated", f"launcher.network={network}"]
     words += ["launcher.on_invalid=record", f"train.max_steps={RUN_STEPS}"]
     (job,) = compose(words, sweep=False, config_dir=None)

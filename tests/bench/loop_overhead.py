@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from figures import Figure, upper_limit
-from gpu_options import Options, Time, cluster_of
+from gpu_options import Options, cluster_of
 from processes import configuration, context_of, joined, launched, reported, summary_of
 from torch import Tensor, nn
 from torch.nn import functional
@@ -27,11 +27,12 @@ from daso_bench.models.small import SmallCNN
 from daso_bench.models.spec import InputSpec
 from daso_bench.models.torchvision_zoo import Torchvision
 from daso_bench.runner.communication.torch_communicator import TorchCommunicator
-from daso_bench.runner.config import load, schema
+from daso_bench.runner.config import load
 from daso_bench.runner.config.cluster import ClusterConfig
 from daso_bench.runner.config.launchers import LocalConfig
 from daso_bench.runner.config.optimizers import SGD
 from daso_bench.runner.config.parts import RunInfo, TrainConfig
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.training.batch_order import GlobalOrder
 from daso_bench.runner.training.context import TrainContext
@@ -91,7 +92,7 @@ def ddp_step() -> list[Figure]:
     return [*figures, Figure("collectives_beyond_strategy", took["extra"], 0, detail)]
 
 
-def cpu_run() -> schema.RunConfig:
+def cpu_run() -> RunConfig:
     """The run of which only steps are taken: no evaluation and no end of an epoch falls into a block."""
     return configuration(
         model=Torchvision(name="resnet18", small_images="resize"),
@@ -136,16 +137,14 @@ def _collectives_beyond(comm: TorchCommunicator, replica: Any, took: Mapping[str
 # ------------------------------------------------------------------ one GPU
 
 
-def gpu_loop(options: Options, time_left: Time) -> Iterator[Figure]:
-    """Ratio of images/s, the bare loop's own, and how fast it is with `torch.backends.cudnn.benchmark`."""
-    took = time_left.summary_of(gpu_run(options), f"{__name__}:gpu_blocks")
+def gpu_loop(options: Options) -> Iterator[Figure]:
+    """Ratio of images/s, and the bare loop's own."""
+    took = summary_of(gpu_run(options), f"{__name__}:gpu_blocks")
     limit = RATE_LIMIT if options.device == "cuda" else None
     what = f"{options.model}, batch {options.batch}, {options.precision}, channels last, {took['device']}"
     yield rate_ratio("gpu_loop_over_bare", options, took, limit, what)
     images = options.steps * options.batch
     yield Figure("gpu_bare_images_per_s", images / statistics.median(took["bare"]), None, what)
-    searching = f"{what}; the bare loop with cudnn.benchmark, which no key of a run turns on"
-    yield Figure("gpu_searching_images_per_s", images / statistics.median(took["searching"]), None, searching)
 
 
 def rate_ratio(
@@ -163,7 +162,7 @@ def rate_ratio(
     return Figure(name, statistics.geometric_mean(ratios), limit, detail, at_least=True)
 
 
-def gpu_run(options: Options) -> schema.RunConfig:
+def gpu_run(options: Options) -> RunConfig:
     """One rank of ddp of which only steps are taken: no evaluation, no end of an epoch."""
     samples = options.batch * options.steps * (options.blocks + 2)
     side = options.image
@@ -186,18 +185,13 @@ def gpu_run(options: Options) -> schema.RunConfig:
 
 
 def gpu_blocks(*arguments: Any) -> None:
-    """The rank of the measurement: ours, bare, and bare with kernels searched for."""
+    """The rank of the measurement: ours and bare."""
     config, comm = joined(*arguments)
-
-    def arms(ours: Block, bare: Callable[..., Block]) -> dict[str, Block]:
-        block = bare()
-        return {"ours": ours, "bare": block, "searching": searching(block)}
-
-    measure_on_device(config, comm, arguments[-1], arms)
+    measure_on_device(config, comm, arguments[-1], lambda ours, bare: {"ours": ours, "bare": bare()})
 
 
 def measure_on_device(
-    config: schema.RunConfig,
+    config: RunConfig,
     comm: TorchCommunicator,
     link: Any,
     arms: Callable[[Block, Callable[..., Block]], dict[str, Block]],
@@ -222,19 +216,6 @@ def measure_on_device(
     took = in_turn(comm, arms(our_block(ours, steps), bare), blocks, link)
     device = torch.cuda.get_device_name(comm.device) if comm.device.type == "cuda" else "CPU"
     link.finish("finished", {**took, "device": device}, None)
-
-
-def searching(block: Block) -> Block:
-    """`block` while cuDNN tries its kernels and takes the fastest: the first block pays for that."""
-
-    def searched() -> None:
-        torch.backends.cudnn.benchmark = True
-        try:
-            block()
-        finally:
-            torch.backends.cudnn.benchmark = False
-
-    return searched
 
 
 # ------------------------------------------------------------------ blocks of steps
@@ -273,7 +254,7 @@ def our_block(ours: Trainer, steps: int) -> Block:
 
 
 def bare_block(
-    config: schema.RunConfig,
+    config: RunConfig,
     context: TrainContext,
     batch: Callable[[int], tuple[Tensor, Tensor]],
     steps: int,

@@ -1,7 +1,6 @@
 """Runs in real processes whose ranks measure instead of training."""
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -9,28 +8,28 @@ from typing import Any
 from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.models.small import MLP
 from daso_bench.runner.communication.torch_communicator import TorchCommunicator
-from daso_bench.runner.config import load, schema
+from daso_bench.runner.config import load
 from daso_bench.runner.config.cluster import ClusterConfig
 from daso_bench.runner.config.launchers import LocalConfig
 from daso_bench.runner.config.optimizers import SGD
 from daso_bench.runner.config.parts import RunInfo, StudyInfo, TrainConfig
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.config.schedules import Constant
 from daso_bench.runner.launch import local
 from daso_bench.runner.launch.local import venue_of
 from daso_bench.runner.launch.rank import meet
-from daso_bench.runner.launch.supervisor import Event
 from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 from daso_bench.runner.simulation.simulated_world import Recorded
-from daso_bench.runner.training.context import Backend, Listener, Nobody, TrainContext
+from daso_bench.runner.training.context import Backend, Listener, TrainContext
 from daso_bench.runner.training.torch_replica import TorchReplica
 from daso_bench.strategies.ddp import DDP
 
-STALL_S = 300.0
+STALL_S = 300.0  # without progress of any rank a run is given up; a model may be compiled meanwhile
 
 
-def configuration(*, ranks: int = 2, **changes: Any) -> schema.RunConfig:
+def configuration(*, ranks: int = 2, **changes: Any) -> RunConfig:
     """A run on one node; `changes` are fields of `RunConfig`."""
-    plain = schema.RunConfig(
+    plain = RunConfig(
         strategy_class=DDP,
         strategy=DDP.Config(),
         model=MLP(hidden=[16]),
@@ -48,37 +47,21 @@ def configuration(*, ranks: int = 2, **changes: Any) -> schema.RunConfig:
     return dataclasses.replace(plain, **changes)
 
 
-def summary_of(config: schema.RunConfig, entry: str = local.ENTRY) -> dict[str, Any]:
+def summary_of(config: RunConfig, entry: str = local.ENTRY) -> dict[str, Any]:
     """What rank 0 of `entry` (module:function) reports. Raises RuntimeError if the run does not finish."""
     return reported(outcome_of(config, entry))
 
 
-def outcome_of(
-    config: schema.RunConfig, entry: str = local.ENTRY, launch: Callable[..., Outcome] | None = None
-) -> Outcome:
+def outcome_of(config: RunConfig, entry: str = local.ENTRY) -> Outcome:
     """How a run ends whose ranks do `entry`, by default training; its directory is gone afterwards."""
     with TemporaryDirectory() as folder:
-        directory = RunDirectory.create(load.to_plain(config), Path(folder))
-        return (launch or launched)(directory, config, entry)
+        return launched(RunDirectory.create(load.to_plain(config), Path(folder)), config, entry)
 
 
-def launched(
-    directory: RunDirectory,
-    config: schema.RunConfig,
-    entry: str = local.ENTRY,
-    stall_s: float = STALL_S,
-    on_event: Callable[[Event], None] | None = None,
-) -> Outcome:
+def launched(directory: RunDirectory, config: RunConfig, entry: str = local.ENTRY) -> Outcome:
     """How an attempt at the run in `directory` ends."""
-    return local.launch(
-        directory,
-        ranks=config.cluster.ranks,
-        threads=1,
-        venue=venue_of(config),
-        stall_s=stall_s,
-        entry=entry,
-        on_event=on_event,
-    )
+    ranks, venue = config.cluster.ranks, venue_of(config)
+    return local.launch(directory, ranks=ranks, threads=1, venue=venue, stall_s=STALL_S, entry=entry)
 
 
 def reported(outcome: Outcome) -> dict[str, Any]:
@@ -88,19 +71,16 @@ def reported(outcome: Outcome) -> dict[str, Any]:
     return outcome.summary
 
 
-def joined(*arguments: Any) -> tuple[schema.RunConfig, TorchCommunicator]:
+def joined(*arguments: Any) -> tuple[RunConfig, TorchCommunicator]:
     """The configuration of a rank and its communicator; `arguments`: of the rank's entry, its link last."""
     run_dir, rank, ranks, port, listener, threads, link = arguments
     return meet(run_dir, rank, ranks, port, listener, threads, link.meeting)
 
 
-def context_of(
-    config: schema.RunConfig,
-    comm: TorchCommunicator,
-    replica: Callable[..., TorchReplica] = TorchReplica,
-    listener: Listener | None = None,
-) -> TrainContext:
+def context_of(config: RunConfig, comm: TorchCommunicator, listener: Listener | None = None) -> TrainContext:
     """A rank's session, whose records are kept in memory."""
-    world = Backend("bench", comm, lambda model, loss: replica(model, loss, comm), comm.device, True)
+    world = Backend(
+        "bench", comm, lambda model, loss: TorchReplica(model, loss, comm), comm.device, common_clock=True
+    )
     metrics = Recorded() if comm.rank == 0 else None
-    return TrainContext(config, world, config.dataset.load(), Recorded(), metrics, listener or Nobody())
+    return TrainContext(config, world, config.dataset.load(), Recorded(), metrics, listener)

@@ -31,10 +31,9 @@ from figures import Figure
 from daso_bench.datasets.packed.feeder import Feeder, Geometry, Member
 from daso_bench.datasets.packed.packed_file import Packed, Writer
 from daso_bench.datasets.packed.packed_format import Description
-from daso_bench.datasets.packed.readers import CounterTally, Reader, chunked_shuffle, node_batch
+from daso_bench.datasets.packed.readers import CounterTally, Reader, chunked_shuffle, node_batch, strided
 from daso_bench.datasets.packed.record_order import Epoch, Stretch
-from daso_bench.datasets.packed.strided_reader import strided
-from daso_bench.runner.training.packed.page_cache import drop
+from daso_bench.runner.machine.page_cache import drop
 
 SET_BYTES, STRIDED_BYTES = 2 * 10**9, 256 * 2**20
 SIZES = (
@@ -52,7 +51,7 @@ PLAIN, STRIDED = "plain", "strided"
 READERS: dict[str, Callable[[Packed, list[Stretch], int, CounterTally], Reader]] = {
     "chunked_shuffle": partial(chunked_shuffle, seed=0),
     "node_batch": node_batch,
-    STRIDED: partial(strided, threads=False),  # the default of `reader.threads`
+    STRIDED: strided,
 }
 
 

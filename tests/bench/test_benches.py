@@ -3,7 +3,6 @@
 import math
 
 import links
-import loader
 import pytest
 from figures import Figure, upper_limit
 from links import MIB, Message
@@ -61,31 +60,3 @@ def test_two_levels_send_two_thirds_over_a_nodes_link() -> None:
         "hierarchical_over_flat_link_bytes": 2 / 3,
     }
     assert all(figure.ok for figure in figures.values())
-
-
-def test_the_loader_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = {"IMAGES": 16, "HEIGHT": 40, "WIDTH": 60, "SIDE": 16, "BATCH": 4, "BLOCK": 2, "ALTERNATIONS": 2}
-    for name, value in {**sizes, "WORKERS": 1, "SETTLE_S": 0.05}.items():
-        monkeypatch.setattr(loader, name, value)
-    figures = loader.loader()
-    assert [figure.name for figure in figures] == [
-        "loader_over_bare",
-        "bare_images_per_s",
-        "loader_images_per_s",
-    ]
-    assert all(math.isfinite(figure.value) and figure.value > 0 for figure in figures)
-    assert "in 2 pairs" in figures[0].detail
-
-
-def test_photographs_are_of_the_size_of_imagenets() -> None:
-    contents = [loader.photograph(number) for number in range(3)]
-    assert all(80_000 < len(content) < 120_000 for content in contents)
-    assert loader.decoded(contents[0]).shape == (3, 375, 500)
-    assert not loader.decoded(contents[0]).equal(loader.decoded(contents[1]))
-
-
-def test_a_ratio_is_of_rates_of_the_same_turn() -> None:
-    figures = loader.figures_of({"bare": [2.0, 4.0, 2.0], "loader": [2.5, 4.0, 4.0]}, 1e5)
-    assert figures[0].value == 0.8
-    assert (figures[0].limit, figures[0].at_least) == (0.95, True)
-    assert figures[2].value == pytest.approx(loader.BLOCK * loader.BATCH / 4)

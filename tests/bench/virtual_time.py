@@ -13,11 +13,11 @@ from daso_bench.models.small import SmallCNN
 from daso_bench.models.spec import InputSpec
 from daso_bench.models.torchvision_zoo import Torchvision
 from daso_bench.runner.communication.link_costs import AlphaBeta
-from daso_bench.runner.config import schema
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig
 from daso_bench.runner.config.parts import TrainConfig
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.simulation import timing_only
-from daso_bench.runner.simulation.simulated_world import SimulationSetup, simulate
+from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.runner.training.device_model import ClusterDevice, Profile
 from daso_bench.strategies.daso import DASO
 from daso_bench.strategies.ddp import DDP
@@ -73,8 +73,7 @@ def with_numbers(kind: type[Any], *, ranks: int, steps: int) -> float:
         ),
     )
     data = config.dataset.load()
-    setup = SimulationSetup(network=NETWORK, device=lambda rank: ClusterDevice(DEVICE, rank, EMPTY, 0))
-    return timed(config, data, setup)
+    return timed(config, data, device=lambda rank: ClusterDevice(DEVICE, rank, EMPTY, 0))
 
 
 def imagenet_epoch(ranks: int) -> float:
@@ -93,18 +92,17 @@ def imagenet_epoch(ranks: int) -> float:
         ),
     )
     profile = timing_only.profile_of(config, InputSpec(3, 224, 224, 1000))
-    setup = SimulationSetup(
-        network=NETWORK,
+    return timed(
+        timing_only.without_numbers(config, profile),
+        timing_only.ghost_data("imagenet", IMAGENET, 0, 50_000),
         device=lambda rank: ClusterDevice(DEVICE, rank, profile, 0),
         profile=profile,
         timing_only=True,
     )
-    data = timing_only.ghost_data("imagenet", IMAGENET, 0, 50_000)
-    return timed(timing_only.without_numbers(config, profile), data, setup)
 
 
-def timed(config: schema.RunConfig, data: Any, setup: SimulationSetup) -> float:
+def timed(config: RunConfig, data: Any, **keys: Any) -> float:
     """Seconds that a simulated run takes on this machine."""
     began = time.perf_counter()
-    simulate(config, data, setup)
+    simulate(config, data, network=NETWORK, **keys)
     return time.perf_counter() - began

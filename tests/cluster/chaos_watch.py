@@ -89,8 +89,8 @@ class Watched:
                 yield f"{file.relative_to(self.path)}: {error}"
         for file in sorted(self.path.rglob("*.jsonl")):
             for damage in read_records(file).damage:
-                if damage.kind != "cut":  # by the death of its writer
-                    yield damage.sentence(str(file.relative_to(self.path)))
+                if "the line is cut" not in damage:  # by the death of its writer
+                    yield f"{file.relative_to(self.path)}, {damage}"
 
     def _overlaps(self, attempts: list[dict[str, Any]]) -> Iterator[str]:
         ended = 0.0

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from proof import builtin, declared, spelt, strategies, with_keys
 
-from daso_bench.runner.conformance.candidates import RANKS
+from daso_bench.runner.conformance.check_command import RANKS
 from daso_bench.runner.conformance.checks import Candidate, Failed, RanksOfNodes
 from daso_bench.runner.conformance.driver import drive
 from daso_bench.runner.conformance.scenario import History

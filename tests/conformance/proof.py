@@ -16,7 +16,7 @@ from torch_models import ModelProblem, autoencoder
 
 from daso_bench.runner.communication.link_costs import Network
 from daso_bench.runner.config import groups
-from daso_bench.runner.conformance.candidates import candidates
+from daso_bench.runner.conformance.check_command import candidates
 from daso_bench.runner.conformance.checks import Candidate, RanksOfNodes
 from daso_bench.runner.training.device_model import StepTime
 from daso_bench.strategies.base import Strategy
@@ -170,7 +170,7 @@ class Mixing:
 
 def strategies() -> list[str]:
     """The names of all built-in strategies."""
-    return [entry.name for entry in groups.entries("strategy")]
+    return list(groups.entries("strategy"))
 
 
 def declared(strategy: str, table: str) -> tuple[Any, ...]:

@@ -12,8 +12,8 @@ from proof import Case, Identity, Mixing, builtin, declared, skewed, spelt, stra
 
 from daso_bench.runner.conformance import lifecycle
 from daso_bench.runner.conformance.checks import Candidate, Failed, RanksOfNodes
-from daso_bench.runner.conformance.kit import contract_checks
-from daso_bench.runner.conformance.stop_requests import largest_delay
+from daso_bench.runner.conformance.communication_checks import largest_delay
+from daso_bench.runner.conformance.kit import CONTRACT_CHECKS
 from daso_bench.runner.conformance.trial import places_of, plain
 
 
@@ -106,11 +106,11 @@ def mixes(strategy: str, mixing: Mixing, ranks: RanksOfNodes) -> None:
 def contract_as_configured(strategy: str, ranks: RanksOfNodes) -> None:
     """All of the contract holds, and a stop request is agreed on as soon as the strategy promises."""
     candidate = builtin(strategy)
-    for check in contract_checks(candidate):
+    for name, check in CONTRACT_CHECKS.items():
         try:
-            check.run(candidate, ranks)
+            check(candidate, ranks)
         except Failed as error:
-            raise Failed(f"{check.name}: {error}") from error
+            raise Failed(f"{name}: {error}") from error
     delay, bound = largest_delay(candidate, ranks), stop_request_bound(candidate, sum(ranks))
     if isinstance(delay, int) and bound is not None and delay > bound:
         raise Failed(f"a stop request is agreed on {delay} steps later, must be within {bound}")

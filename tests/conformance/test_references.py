@@ -375,6 +375,12 @@ def test_lasgd_keeps_what_was_learnt_in_flight():
     assert seen[3] == exactly([1.5, 2.25])
 
 
+def test_lasgd_on_the_test_problem():
+    """Sums of one step: (0, 4), (2, 2), (1, 4)."""
+    times: dict[str, Any] = {"step_time": lambda rank, samples: 1, "round_time": 1}
+    assert walk("lasgd", [1, 1], 3, **times)[0][1:6:2] == [[0, 4], [2, 2], [1, 4]]
+
+
 def test_lasgd_in_virtual_time():
     """Step times 1, 1, 1, 2 and rounds of 1: fast ranks take two steps where the slow one takes one."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-PNG_GREY, PNG_COLOUR, PNG_GREY_ALPHA = 0, 2, 4
+PNG_GREY = 0
 CLASSES = ["0", "180", "270", "90"]
 
 
@@ -54,14 +54,13 @@ def field_images(root: Path) -> Path:
     return root
 
 
-def png(bits: int, kind: int, row: bytes, *, width: int = 1, transparent: bytes = b"") -> bytes:
-    """A PNG file of one row, which Pillow cannot write with 16 bits per channel or fewer than 8."""
+def png(bits: int, kind: int, row: bytes, *, width: int = 1) -> bytes:
+    """A PNG file of one row, which Pillow cannot write with fewer than 8 bits per channel."""
 
     def chunk(kind: bytes, content: bytes) -> bytes:
         checksum = struct.pack(">I", zlib.crc32(kind + content))
         return struct.pack(">I", len(content)) + kind + content + checksum
 
     size = struct.pack(">IIBBBBB", width, 1, bits, kind, 0, 0, 0)
-    clear = chunk(b"tRNS", transparent) if transparent else b""
     pixels = chunk(b"IDAT", zlib.compress(b"\0" + row))
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", size) + clear + pixels + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", size) + pixels + chunk(b"IEND", b"")

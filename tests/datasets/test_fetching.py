@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from torchvision.datasets.utils import download_url
 
-from daso_bench.datasets.preparation import fetching
+from daso_bench.datasets.downloads import fetching
 
 # urllib leaves the socket of an answer that it cannot read to the garbage collector.
 pytestmark = pytest.mark.filterwarnings(

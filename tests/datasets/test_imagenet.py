@@ -71,20 +71,6 @@ def test_kaggles_archive_with_its_solution(tmp_path: Path, place: str) -> None:
     check(splits_of(small(tmp_path / place)))
 
 
-@pytest.mark.parametrize("suffix", ["", ".JPEG"])
-@pytest.mark.parametrize("by_number", [True, False])
-def test_a_list_of_names_and_labels(tmp_path: Path, suffix: str, by_number: bool) -> None:
-    make(tmp_path / "ILSVRC" / "Data" / "CLS-LOC", sorted_val=False)
-    lists = tmp_path / "ILSVRC" / "ImageSets" / "CLS-LOC"
-    lists.mkdir(parents=True)
-    lines = [
-        f"{name}{suffix} {label if by_number else WNIDS[label]}"
-        for name, label in zip(VAL, LABELS, strict=True)
-    ]
-    (lists / "val.txt").write_text("\n".join(lines) + "\n")
-    check(splits_of(small(tmp_path)))
-
-
 def test_torchvisions_layout_with_val_sorted_into_classes(tmp_path: Path) -> None:
     make(tmp_path, sorted_val=True)
     check(splits_of(small(tmp_path)))
@@ -104,17 +90,6 @@ def test_validation_is_the_same_wherever_the_root_points_and_however_images_are_
         drawn.append([Path(path).stem for path in paths])
     frozen = {"n01440764": (0, 3), "n01443537": (1, 3), "n02084071": (4, 5)}
     assert drawn == [[f"{wnid}_{n}" for wnid, taken in frozen.items() for n in taken]] * 4
-
-
-def test_running_numbers_are_not_taken_for_labels(tmp_path: Path) -> None:
-    make(tmp_path / "ILSVRC" / "Data" / "CLS-LOC", sorted_val=False)
-    lists = tmp_path / "ILSVRC" / "ImageSets" / "CLS-LOC"
-    lists.mkdir(parents=True)
-    (lists / "val.txt").write_text("".join(f"{name} {n}\n" for n, name in enumerate(VAL, 1)))
-    with pytest.raises(
-        ValueError, match=r"val\.txt: line 3: .* running numbers instead: put its LOC_val_sol"
-    ):
-        small(tmp_path).prepare()
 
 
 def test_missing_labels_and_a_missing_set_are_named(tmp_path: Path) -> None:
@@ -147,12 +122,8 @@ def test_images_beside_the_folders_of_classes_are_bad(tmp_path: Path) -> None:
         small(tmp_path).prepare()
     for split in ("train", "val"):
         assert f"{split}/lost.JPEG: lies in no class's folder" in str(caught.value)
-
-
-def test_a_class_of_val_that_train_lacks_is_an_error(tmp_path: Path) -> None:
-    make(tmp_path, sorted_val=True)
     put(tmp_path / "val" / "n99999999" / "x.JPEG", plain(1))
-    with pytest.raises(ValueError, match=r"val: n99999999: not among the classes of train/"):
+    with pytest.raises(ValueError, match=r"val: class 'n99999999' not among the classes of train/"):
         small(tmp_path).prepare()
 
 

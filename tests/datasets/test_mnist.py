@@ -15,11 +15,11 @@ import torch
 import torchvision.datasets
 
 from daso_bench.datasets import fashion_mnist
+from daso_bench.datasets.atomic_files import LOCK, BadFile
 from daso_bench.datasets.data import Split
+from daso_bench.datasets.downloads import split_by_class
 from daso_bench.datasets.fashion_mnist import DEBIAN_FOLDER, FashionMNIST
 from daso_bench.datasets.mnist import MNIST, NAMES, find_files
-from daso_bench.datasets.preparation import BadFile
-from daso_bench.datasets.tree import split_by_class
 
 SIZES = {"train": 600, "t10k": 100}
 
@@ -232,7 +232,7 @@ def test_a_failed_download_is_one_sentence_and_leaves_nothing(
         match=r"not be fetched \(Error downloading .* run daso-bench prepare",
     ):
         FashionMNIST(root=str(tmp_path / "data"), download=True).prepare()
-    assert not (tmp_path / "data").exists()
+    assert [path.name for path in (tmp_path / "data").iterdir()] == [LOCK]
 
 
 def test_the_validation_split_is_the_same_every_time_and_disjoint() -> None:

@@ -10,13 +10,11 @@ from omegaconf import OmegaConf
 from torchvision import models
 
 import daso_bench
-from daso_bench.models import generate
+from daso_bench.models import torchvision_zoo
 from daso_bench.models.cifar_resnet import CifarResNet
-from daso_bench.models.sized import Sized
-from daso_bench.models.small import MLP, SmallCNN
-from daso_bench.models.small_fcn import SmallFCN
-from daso_bench.models.torchvision_segmentation import TorchvisionSegmentation
-from daso_bench.models.torchvision_zoo import Torchvision
+from daso_bench.models.small import MLP, SmallCNN, SmallFCN
+from daso_bench.models.spec import Sized
+from daso_bench.models.torchvision_zoo import Torchvision, TorchvisionSegmentation
 
 FOLDER = Path(daso_bench.__file__).parent / "conf" / "model"
 FILES = sorted(FOLDER.glob("*.yaml"))
@@ -60,14 +58,14 @@ def test_keys_are_the_fields_and_values_make_the_model_of_that_name(path: Path) 
 
 
 def test_the_generator_writes_what_is_checked_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checked_in = {path.name: path.read_text() for path in generate.generated()}
+    checked_in = {path.name: path.read_text() for path in torchvision_zoo.generated()}
     assert len(checked_in) == len(REGISTRY) + len(SEGMENTATION)
-    monkeypatch.setattr(generate, "FOLDER", tmp_path)
+    monkeypatch.setattr(torchvision_zoo, "FOLDER", tmp_path)
     (tmp_path / "mlp.yaml").write_text("_target_: daso_bench.models.small.MLP\n")
     (tmp_path / "gone.yaml").write_text(
-        generate.text("gone", Torchvision)
+        torchvision_zoo.text("gone", Torchvision)
     )  # a model that torchvision had once
-    generate.main()
+    torchvision_zoo.write_configs()
     written = {path.name: path.read_text() for path in tmp_path.glob("*.yaml")}
     assert written.pop("mlp.yaml") == "_target_: daso_bench.models.small.MLP\n"
     assert written == checked_in

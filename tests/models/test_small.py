@@ -5,10 +5,11 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from daso_bench.models.small import MLP, SmallCNN
-from daso_bench.models.spec import InputSpec
+from daso_bench.models.small import MLP, SmallCNN, SmallFCN
+from daso_bench.models.spec import InputSpec, Model
 
 DIGITS, FASHION, COLOUR = InputSpec(1, 8, 8, 10), InputSpec(1, 28, 28, 10), InputSpec(3, 32, 32, 7)
+SHAPES = InputSpec(3, 32, 32, 5)
 MODELS = [
     MLP(),
     MLP(hidden=[]),
@@ -16,6 +17,9 @@ MODELS = [
     SmallCNN(),
     SmallCNN(norm="batch"),
     SmallCNN(channels=[4]),
+    SmallFCN(),
+    SmallFCN(norm="batch"),
+    SmallFCN(channels=[2, 3]),
 ]
 
 
@@ -31,13 +35,14 @@ def parameters(model: nn.Module) -> int:
 
 @pytest.mark.parametrize("model", MODELS, ids=str)
 @pytest.mark.parametrize("spec", [DIGITS, FASHION, COLOUR, InputSpec(2, 3, 50, 4)], ids=str)
-def test_images_become_logits_and_every_parameter_gets_a_gradient(
-    model: MLP | SmallCNN, spec: InputSpec
-) -> None:
+def test_images_become_logits_and_every_parameter_gets_a_gradient(model: Model, spec: InputSpec) -> None:
+    """Logits [b, classes], for segmentation [b, classes, height, width]."""
     built = model.build(spec)
     logits = built(images_for(spec))
-    assert logits.shape == (3, spec.classes)
-    cross_entropy(logits, torch.tensor([0, 1, 2])).backward()
+    size = (spec.height, spec.width) if model.task == "segmentation" else ()
+    assert logits.shape == (3, spec.classes, *size)
+    labels = torch.tensor([0, 1, 2]).view(3, *(1 for _ in size)).expand(3, *size)
+    cross_entropy(logits, labels).backward()
     assert all(parameter.grad is not None for parameter in built.parameters())
 
 
@@ -47,19 +52,44 @@ def test_parameters_by_hand() -> None:
     assert parameters(SmallCNN().build(DIGITS)) == convolutions + (2 * 2 * 32 + 1) * 10 == 7178
     assert parameters(SmallCNN().build(FASHION)) == convolutions + (3 * 3 * 32 + 1) * 10 == 8778
     assert parameters(SmallCNN().build(InputSpec(3, 32, 32, 10))) == 11162
+    down = (9 * 3 + 1) * 8 + (9 * 8 + 1) * 16 + (9 * 16 + 1) * 32
+    up = (9 * (32 + 16) + 1) * 8 + (9 * (8 + 8) + 1) * 8
+    assert parameters(SmallFCN().build(SHAPES)) == down + up + (8 + 1) * 5 == 10_701
+    norms = 2 * (8 + 16 + 32 + 8 + 8) - (8 + 16 + 32 + 8 + 8)  # two numbers a channel for one bias
+    assert parameters(SmallFCN(norm="batch").build(SHAPES)) == 10_701 + norms
 
 
-def test_only_the_batch_variant_normalises() -> None:
-    def norms(norm: str) -> int:
-        built = SmallCNN(norm=norm).build(DIGITS)
-        return sum(isinstance(module, nn.BatchNorm2d) for module in built.modules())
+def test_the_finest_map_reaches_the_head_beside_the_coarse_ones() -> None:
+    """One pixel's change stays near it where the coarse path is cut."""
+    torch.manual_seed(0)
+    built = SmallFCN().build(SHAPES)
+    images = torch.randn(1, 3, 32, 32)
+    changed = images.clone()
+    changed[0, :, 16, 16] += 1
+    moved = (built(changed) - built(images)).abs().sum(1)[0]
+    assert moved[16, 16] > 0
+    assert moved[:4].max() == 0
 
-    assert (norms("none"), norms("batch")) == (0, 3)
-    assert (SmallCNN().name, SmallCNN(norm="batch").name, MLP().name) == ("small_cnn", "small_cnn_bn", "mlp")
+
+@pytest.mark.parametrize(
+    ("model", "name", "norms"),
+    [
+        (MLP(), "mlp", 0),
+        (SmallCNN(), "small_cnn", 0),
+        (SmallCNN(norm="batch"), "small_cnn_bn", 3),
+        (SmallFCN(), "small_fcn", 0),
+        (SmallFCN(norm="batch"), "small_fcn_bn", 5),
+    ],
+    ids=str,
+)
+def test_only_the_batch_variant_normalises(model: MLP | SmallCNN | SmallFCN, name: str, norms: int) -> None:
+    built = model.build(DIGITS)
+    assert sum(isinstance(module, nn.BatchNorm2d) for module in built.modules()) == norms
+    assert model.name == name
 
 
 @pytest.mark.parametrize("model", MODELS, ids=str)
-def test_the_global_seed_decides_the_weights(model: MLP | SmallCNN) -> None:
+def test_the_global_seed_decides_the_weights(model: Model) -> None:
     def weights(seed: int) -> torch.Tensor:
         torch.manual_seed(seed)
         return nn.utils.parameters_to_vector(model.build(DIGITS).parameters())
@@ -88,6 +118,8 @@ def test_it_learns_four_images_by_heart(model: MLP | SmallCNN) -> None:
         (lambda: SmallCNN(channels=[]), r"model\.channels=\[\]: must name at least one width"),
         (lambda: SmallCNN(channels=[-1]), r"model\.channels\[0\]=-1: must be >= 1"),
         (lambda: SmallCNN(norm="group"), r"model\.norm=group: must be one of none, batch"),
+        (lambda: SmallFCN(channels=[8]), r"model\.channels=\[8\]: must name at least two widths"),
+        (lambda: SmallFCN(channels=[8, 0]), r"model\.channels\[1\]=0: must be >= 1"),
     ],
 )
 def test_wrong_values_are_refused(make: type[MLP], message: str) -> None:

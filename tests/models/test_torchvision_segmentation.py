@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torchvision import models
 
 from daso_bench.models.spec import InputSpec
-from daso_bench.models.torchvision_segmentation import TorchvisionSegmentation
+from daso_bench.models.torchvision_zoo import TorchvisionSegmentation
 
 
 @pytest.mark.parametrize("channels", [1, 3])

@@ -163,8 +163,8 @@ FAULTS = [
     Fault(
         "buffers are not averaged",
         "daso",
-        "        if batch == last:\n            self._epoch_end_buffers()\n",
-        "",
+        '        if batch == last and self.config.buffers != "none":\n',
+        "        if False:\n",
     ),
     Fault(
         "stop request forgotten when a sum passes",
@@ -334,8 +334,8 @@ FAULTS = [
     Fault(
         "mean over one rank too many",
         "local_sgd",
-        "            flat /= self.comm.topology.ranks\n",
-        "            flat /= self.comm.topology.ranks + 1\n",
+        "        flat /= comm.topology.ranks\n",
+        "        flat /= comm.topology.ranks + 1\n",
         "averaging.py",
     ),
     Fault(
@@ -355,8 +355,8 @@ FAULTS = [
     Fault(
         "steps since the average are not saved",
         "local_sgd",
-        'self.since, self.period = state["since"], state["period"]',
-        'self.period = state["period"]',
+        '*("since", "period",',
+        '*("period",',
         "averaging.py",
     ),
     Fault(
@@ -382,8 +382,8 @@ FAULTS = [
     Fault(
         "qsr forgets its rate in a resume",
         "local_sgd",
-        '        self.rate = state["rate"]\n',
-        "",
+        '(*PeriodicStrategy.remembers, "rate")',
+        "PeriodicStrategy.remembers",
     ),
     Fault(
         "momenta are mixed before the average in finish",
@@ -423,8 +423,8 @@ FAULTS = [
     Fault(
         "leaders are not weighted",
         "ednncomm",
-        "            flat *= self.weight\n            self.comm.all_reduce(flat, LEADERS).wait()\n",
-        "            flat /= self.comm.topology.nodes\n            self.comm.all_reduce(flat, LEADERS).wait()\n",
+        "        flat *= len(comm.members(NODE)) / comm.topology.ranks if weight is None else weight\n",
+        "        flat /= comm.topology.nodes\n",
         "averaging.py",
     ),
     Fault(
@@ -442,7 +442,7 @@ FAULTS = [
     Fault(
         "slices without weight",
         "ednncomm",
-        "piece = flat[q * size : (q + 1) * size] * self.weight",
+        "piece = flat[q * size : (q + 1) * size] * weight",
         "piece = flat[q * size : (q + 1) * size] * 1.0",
     ),
     Fault("outer step the wrong way", "diloco", "        theta -= step\n", "        theta += step\n"),
@@ -452,7 +452,7 @@ FAULTS = [
         "step = config.outer_lr * (delta + config.outer_momentum * momentum)",
         "step = config.outer_lr * momentum",
     ),
-    Fault("outer momentum is not saved", "diloco", '        self.momentum.copy_(state["momentum"])\n', ""),
+    Fault("outer momentum is not saved", "diloco", '"momentum", "outer_norms")', '"outer_norms")'),
     Fault(
         "slow momentum without the learning rate",
         "slowmo",
@@ -515,8 +515,8 @@ FAULTS = [
     Fault(
         "shares are not saved",
         "heterogeneous",
-        'self.batches, self.parts = tuple(state["batches"]), list(state["parts"])',
-        'self.parts = list(state["parts"])',
+        '*("batches", "parts",',
+        '*("parts",',
     ),
     Fault(
         "buffers with equal weights",

@@ -17,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "conformance"))
 from proof import builtin
 from proofs import proofs_of
 
-from daso_bench.runner.conformance.candidates import RANKS
-from daso_bench.runner.conformance.kit import PROCESSES, attempt, tasks
+from daso_bench.runner.conformance.check_command import RANKS
+from daso_bench.runner.conformance.kit import CONTRACT, CONTRACT_CHECKS, attempt
 
 CPU_S = 120
 
@@ -30,11 +30,11 @@ def failures(strategy: str) -> Iterator[str]:
             proof.run()
         except Exception as error:  # a broken strategy may raise anything
             yield f"{proof.name}: {error}"
-    for task in tasks(builtin(strategy), RANKS):
-        if task.layer != PROCESSES:
-            finding = attempt(task)
-            if finding.status == "FAILED":
-                yield f"{finding.check} on {list(finding.ranks)}: {finding.text}"
+    for name in CONTRACT_CHECKS:
+        for ranks in RANKS:
+            result = attempt(builtin(strategy), CONTRACT, name, ranks)
+            if result.status == "FAILED":
+                yield f"{name} on {list(ranks)}: {result.text}"
 
 
 def main(strategy: str) -> int:

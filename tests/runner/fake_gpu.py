@@ -23,7 +23,7 @@ class FakeGPU:
     def event(self) -> Any:
         return FakeEvent(self)
 
-    # ---------------------------------------------------------------- as runner.device_work.Streams
+    # ---------------------------------------------------------------- as cuda_timing.Streams
 
     def mark(self) -> Any:
         self.marks += 1

@@ -10,9 +10,10 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from daso_bench.runner.communication.torch_communicator import TorchCommunicator, connect
+from daso_bench.runner.communication.gpus import connect
+from daso_bench.runner.communication.torch_communicator import TorchCommunicator
+from daso_bench.runner.training.context import undone_step
 from daso_bench.runner.training.torch_replica import TorchReplica
-from daso_bench.runner.training.warm_up import undone_step
 from daso_bench.strategies.communicator import Communicator, Work
 from daso_bench.strategies.replica import Batch
 from daso_bench.strategies.topology import NODE, WORLD, Topology, peers

@@ -23,15 +23,14 @@ from torch.distributed.optim import PostLocalSGDOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from daso_bench.runner.communication.torch_communicator import TorchCommunicator
+from daso_bench.runner.training.context import undone_step
 from daso_bench.runner.training.torch_replica import TorchReplica
-from daso_bench.runner.training.warm_up import undone_step
 from daso_bench.strategies.base import Strategy
 from daso_bench.strategies.ednncomm import EDNNComm, EDNNCommConfig
 from daso_bench.strategies.local_sgd import LocalSGD, LocalSGDConfig
 from daso_bench.strategies.post_local_sgd import PostLocalSGD, PostLocalSGDConfig
 from daso_bench.strategies.progress import Progress
 from daso_bench.strategies.replica import Batch
-from daso_bench.strategies.topology import WORLD
 
 STEPS, SIZE = 20, 6
 Step = Callable[[Batch], None]
@@ -111,22 +110,6 @@ def periodic(comm: TorchCommunicator) -> dict[str, Any]:
     """`local_sgd` beside `PeriodicModelAverager`."""
     averager = PeriodicModelAverager(period=4, warmup_steps=3)
     return beside(comm, LocalSGD(LocalSGDConfig(sync_every=4)), averager)
-
-
-@on_nodes([2, 2])
-def unconverted(comm: TorchCommunicator) -> dict[str, Any]:
-    """After which steps `PeriodicModelAverager` averages without the conversion."""
-    averager = PeriodicModelAverager(period=4)
-    parameter = nn.Parameter(torch.zeros(1))
-    parameter.grad = torch.zeros(1)
-    averaged = []
-    for step in range(1, 13):
-        parameter.data.fill_(comm.rank)
-        averager.average_parameters([parameter])
-        if parameter.item() != comm.rank:
-            averaged.append(step)
-    comm.barrier(WORLD)
-    return {"averaged_after": averaged}
 
 
 def post_local(comm: TorchCommunicator, unit: str) -> dict[str, Any]:

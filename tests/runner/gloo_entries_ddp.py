@@ -1,6 +1,7 @@
 """What the ranks of the tests of ddp over gloo do; imported by the ranks themselves."""
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -11,9 +12,9 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from torch.nn.parallel import DistributedDataParallel
 
 from daso_bench.runner.communication.torch_communicator import GradBucket, TorchCommunicator
+from daso_bench.runner.training.context import undone_step
 from daso_bench.runner.training.torch_replica import TorchReplica
-from daso_bench.runner.training.warm_up import undone_step
-from daso_bench.strategies.communicator import Communicator
+from daso_bench.strategies.communicator import Communicator, Work
 from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.gradients import Reduction
 from daso_bench.strategies.progress import Progress
@@ -88,7 +89,7 @@ def algorithms(comm: TorchCommunicator) -> None:
         took = comm.now() - started
         case = f"{algorithm} {keys}"
         traffic = comm.traffic
-        # One stretch of waiting a step, whatever the helper thread waited for meanwhile.
+        # One interval of waiting a step, whatever the helper thread waited for meanwhile.
         assert len(traffic.blocked) == len(traffic.launches) == STEPS, case
         assert 0 < traffic.blocked_ns < took, case
         assert (replica.flat() - wanted).abs().max() < 1e-6, case
@@ -137,9 +138,9 @@ class Stamped(Reduction):
     def __init__(self) -> None:
         self.stamps: list[int] = []
 
-    def sum(self, bucket: Tensor, index: int, shapes: Any, comm: Communicator) -> None:
+    def levels(self, bucket: Tensor, index: int, shapes: Any, comm: Communicator) -> Iterator[Work | None]:
         self.stamps.append(comm.now())
-        Flat().sum(bucket, index, shapes, comm)
+        yield from Flat().levels(bucket, index, shapes, comm)
 
 
 def net_numel() -> int:
@@ -260,12 +261,12 @@ class Failing(Reduction):
         self.ranks, self.steps = ranks, 0
         self.seen: list[int] = []
 
-    def sum(self, bucket: Tensor, index: int, shapes: Any, comm: Communicator) -> None:
+    def levels(self, bucket: Tensor, index: int, shapes: Any, comm: Communicator) -> Iterator[Work | None]:
         self.steps += index == 0
         self.seen.append(index)
         if (self.steps, index) == (3, 1) and comm.rank in self.ranks:
             raise ZeroDivisionError("this bucket does not add up")
-        Flat().sum(bucket, index, shapes, comm)
+        yield from Flat().levels(bucket, index, shapes, comm)
 
 
 def failing(comm: TorchCommunicator, reduction: Failing, overlap: bool) -> None:

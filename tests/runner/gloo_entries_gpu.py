@@ -1,6 +1,5 @@
 """What ranks do in tests of GPUs, as far as CPUs can do it; imported by the ranks themselves."""
 
-import functools
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -12,10 +11,9 @@ from runs import dies_after
 from torch import Tensor, nn
 
 from daso_bench.runner.communication import gpus, torch_communicator
-from daso_bench.runner.communication.nccl_work import DeviceWork
+from daso_bench.runner.communication.cuda_timing import DeviceWork
 from daso_bench.runner.communication.torch_communicator import TorchCommunicator
 from daso_bench.runner.launch import rank as ranks_work
-from daso_bench.runner.training import warm_up
 from daso_bench.runner.training.torch_replica import TorchReplica
 from daso_bench.runner.training.trainer import Trainer
 from daso_bench.strategies.communicator import Work
@@ -115,46 +113,6 @@ def kept(comm: TorchCommunicator) -> None:
         assert {id(tensor) for tensor in used} <= kept, "others would write there meanwhile"
         work.wait()
     assert streams.sides == ["messages", ("gradients", (0, 1)), *[("parameters", (0, 1))] * 2]
-
-
-def wide() -> nn.Module:
-    """Some 2 MB: three buckets of at most 1 MiB."""
-    torch.manual_seed(1)
-    layers = [layer for _ in range(3) for layer in (nn.Linear(400, 400), nn.ReLU())]
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 400), *layers, nn.Linear(400, 5))
-
-
-@on_nodes([2])
-def compiled_steps(comm: TorchCommunicator) -> dict[str, Any]:
-    """A compiled model against a plain one: same steps, same names, buckets before backward's end."""
-    # PyTorch's own rules for derivatives in the place of its code generator, which takes half a minute.
-    nn.Module.compile = functools.partialmethod(nn.Module.compile, backend="aot_eager")  # pyright: ignore[reportAttributeAccessIssue]
-    rank, ranks = comm.rank, comm.topology.ranks
-    plain, ours = (TorchReplica(wide(), nn.CrossEntropyLoss(), comm) for _ in range(2))
-    for replica in (plain, ours):
-        replica.optimizer = torch.optim.SGD(replica.parameters.tensors, lr=0.1, momentum=0.9)
-        replica.average_gradients_over(WORLD, bucket_mib=1)
-    sizes = (6, 5)
-    names = list(ours.model.state_dict())
-    seconds = warm_up.compile_model(ours, [batch(rank, 0, ranks, size) for size in sizes], comm)
-    assert seconds > 0
-    warm_up.CompiledModel(comm).on_train_start()
-    for step in range(6):
-        piece = batch(rank, step, ranks, sizes[step % 2])
-        for replica in (plain, ours):
-            replica.compute_gradients(piece)
-            replica.step()
-        for mine, theirs in zip(ours.model.parameters(), plain.model.parameters(), strict=True):
-            assert torch.allclose(mine, theirs, atol=1e-6), step
-    assert list(ours.model.state_dict()) == names
-    # Cut at the ends of buckets: one graph alone would give all gradients at its end.
-    graphs = torch._dynamo.utils.counters["aot_autograd"]["total"]
-    try:
-        ours.compute_gradients(batch(rank, 0, ranks, 4))
-        raised = False
-    except RuntimeError as error:
-        raised = "recompile" in str(error)
-    return {"graphs": graphs, "raised": raised}
 
 
 def dies_after_9_steps(*args: Any) -> None:

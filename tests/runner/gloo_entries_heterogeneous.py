@@ -9,8 +9,8 @@ from gloo_entries import on_nodes
 from torch import Tensor, nn
 
 from daso_bench.runner.communication.torch_communicator import TorchCommunicator
+from daso_bench.runner.training.context import undone_step
 from daso_bench.runner.training.torch_replica import TorchReplica
-from daso_bench.runner.training.warm_up import undone_step
 from daso_bench.strategies.heterogeneous import Heterogeneous, HeterogeneousConfig
 from daso_bench.strategies.progress import Progress
 from daso_bench.strategies.replica import Batch

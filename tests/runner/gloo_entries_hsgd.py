@@ -15,9 +15,8 @@ from daso_bench.runner.communication.link_costs import AlphaBeta
 from daso_bench.runner.communication.modelled_network import ModelledCommunicator
 from daso_bench.runner.communication.torch_communicator import TorchCommunicator
 from daso_bench.runner.machine import shared_memory
-from daso_bench.runner.training.clock import waiting_of
+from daso_bench.runner.training.context import undone_step
 from daso_bench.runner.training.torch_replica import TorchReplica
-from daso_bench.runner.training.warm_up import undone_step
 from daso_bench.strategies.errors import MachineError
 from daso_bench.strategies.hsgd import HSGD, HSGDConfig
 from daso_bench.strategies.progress import Progress
@@ -122,7 +121,7 @@ def barrier(comm: TorchCommunicator) -> None:
     alone = comm.node == 1
     assert comm.traffic.verbs["shared.barrier"] == (0 if alone else 4 * rounds)
     assert comm.traffic.payload_bytes.total() == comm.traffic.calls.total() == 0
-    blocked = [stretch for stretch in comm.traffic.blocked if stretch.key in comm.traffic.launches]
+    blocked = [interval for interval in comm.traffic.blocked if interval.key in comm.traffic.launches]
     assert alone or len(blocked) >= 4 * rounds
     key = comm.traffic.launch("shared", comm.members(NODE), 0)
     keys = torch.zeros(4, dtype=torch.int64)
@@ -238,12 +237,7 @@ def levels(comm: TorchCommunicator) -> None:
     strategy_ns = strategy.total_ns
     assert traffic.blocked_on["intra"] >= 0.9 * strategy_ns["level1"], "what a rank adds up itself"
     # What was transfer goes back to the node's own link: of a barrier in memory next to nothing.
-    stamps = torch.tensor([list(traffic.launches.items())]).view(-1, 2)
-    others = torch.zeros(comm.topology.ranks, 64, 2, dtype=torch.int64)
-    own = torch.zeros(64, 2, dtype=torch.int64)
-    own[: len(stamps)] = stamps
-    comm.all_gather(others.view(-1), own.view(-1), WORLD, channel="control").wait()
-    waiting_of(traffic, [{k: t for k, t in one.tolist() if k} for one in others])
+    traffic.split_waiting(comm.gather_values([*traffic.launches.items()]))
     assert traffic.blocked_on["inter"] > 0.9 * level2, traffic.blocked_on
     assert traffic.blocked_on.total() == traffic.blocked_ns
     comm.barrier(WORLD)

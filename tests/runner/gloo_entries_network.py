@@ -17,9 +17,9 @@ from daso_bench.runner.communication.link_costs import ClusterNetwork
 from daso_bench.runner.communication.modelled_network import HeldWork, ModelledCommunicator
 from daso_bench.runner.communication.torch_communicator import TorchCommunicator
 from daso_bench.runner.config.cluster import LinkConfig, LinksConfig
-from daso_bench.runner.training.device_model import Scripted
+from daso_bench.runner.training.context import undone_step
+from daso_bench.runner.training.device_model import Device
 from daso_bench.runner.training.torch_replica import TorchReplica
-from daso_bench.runner.training.warm_up import undone_step
 from daso_bench.strategies.communicator import Work
 from daso_bench.strategies.gradients import Pipeline
 from daso_bench.strategies.reductions import Hierarchical, Sliced
@@ -184,7 +184,7 @@ def step_time(comm: TorchCommunicator) -> dict[str, Any]:
     inputs = torch.rand(SAMPLES, 1, 16, 16)
     given = Batch(inputs, torch.arange(SAMPLES), (SAMPLES,) * ranks)
     undone_step(replica, given, comm)
-    replica.pad(Scripted(rank, lambda rank, samples: 180 * MS))
+    replica.pad(Device(rank, lambda rank, samples: 180 * MS))
     replica.noise = lambda size: (inputs[:size], torch.arange(size))
     replica.measure_layers(SAMPLES, 5)
     came: list[int] = []

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from daso_bench.runner.communication.torch_communicator import GradBucket, TorchCommunicator
-from daso_bench.runner.training.device_model import Scripted
+from daso_bench.runner.training.device_model import Device
 from daso_bench.runner.training.slow_device import Padding
 
 MS = 1_000_000
@@ -84,7 +84,7 @@ def order(comm: TorchCommunicator) -> dict[str, Any]:
             return done
 
         def pads(model: nn.Module = model, clock: Ticking = clock) -> Padding:
-            return Padding(model, Scripted(0, lambda *_: 1500 * MS), now=clock.now, sleep=clock.sleep)
+            return Padding(model, Device(0, lambda *_: 1500 * MS), now=clock.now, sleep=clock.sleep)
 
         padding = pads() if pads_first else None
         ddp = wrapped(model, comm, launch)
@@ -126,10 +126,10 @@ class OneByOne:
 
 @on_nodes([1, 1])
 def places(comm: TorchCommunicator) -> dict[str, Any]:
-    """What steps of 200 ms take beyond them with pads in the right place and in wrong ones."""
+    """What steps of 200 ms take beyond them."""
     x = torch.randn(64, WIDTH)
     model, sums = net(), OneByOne()
-    padding = Padding(model, Scripted(0, lambda *_: STEP_NS))
+    padding = Padding(model, Device(0, lambda *_: STEP_NS))
 
     def launch(bucket: GradBucket) -> "torch.futures.Future[Tensor]":
         with padding.excluded():
@@ -143,21 +143,7 @@ def places(comm: TorchCommunicator) -> dict[str, Any]:
         passes(ddp, padding, x)
         padding.end()
 
-    def before() -> None:
-        loss = ddp(x).sum()
-        time.sleep(STEP_NS / 1e9)
-        loss.backward()
-
-    def after() -> None:
-        ddp(x).sum().backward()
-        time.sleep(STEP_NS / 1e9)
-
-    def deadline() -> None:
-        until = time.monotonic_ns() + STEP_NS
-        ddp(x).sum().backward()
-        time.sleep(max(0, until - time.monotonic_ns()) / 1e9)
-
-    def exposed(step: Callable[[], None], sum_ms: int, steps: int = 5) -> list[float]:
+    def exposed(step: Callable[[], None], sum_ms: int, steps: int) -> list[float]:
         """Shares of the step, of each of `steps` steps."""
         sums.sum_s = sum_ms / 1e3
         began = [time.monotonic_ns()]
@@ -168,9 +154,7 @@ def places(comm: TorchCommunicator) -> dict[str, Any]:
 
     for _ in range(3):  # DDP lays its buckets out anew after the first
         ddp(x).sum().backward()
-    found = {
-        "spread": {"8": exposed(spread, 8, 7), "20": exposed(spread, 20, 7)},
-        **{step.__name__: {"20": exposed(step, 20)} for step in (before, after, deadline)},
+    return {
+        "exposed": {str(sum_ms): exposed(spread, sum_ms, 7) for sum_ms in (8, 20)},
+        "ready": padding.backward.shares,
     }
-    shares = padding.backward.shares
-    return {"exposed": found, "ready": shares, "overruns": padding.overruns}

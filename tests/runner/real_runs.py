@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from runs import config
 
-from daso_bench.runner.config import load, schema
+from daso_bench.runner.config import load
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.launch import local
 from daso_bench.runner.launch.local import venue_of
 from daso_bench.runner.records.json_lines import read_records, surviving
@@ -17,7 +18,7 @@ from daso_bench.runner.training import checkpoint
 
 
 def launch(
-    cfg: schema.RunConfig, directory: RunDirectory | None = None, **more: Any
+    cfg: RunConfig, directory: RunDirectory | None = None, **more: Any
 ) -> tuple[RunDirectory, Outcome]:
     """Run it as the command does, with this process as its supervisor."""
     directory = directory or RunDirectory.create(load.to_plain(cfg), cfg.results_dir)
@@ -26,7 +27,7 @@ def launch(
 
 
 def finished(
-    cfg: schema.RunConfig, directory: RunDirectory | None = None, **more: Any
+    cfg: RunConfig, directory: RunDirectory | None = None, **more: Any
 ) -> tuple[RunDirectory, dict[str, Any]]:
     """As `launch`, of a run that has to finish: its directory and summary."""
     directory, outcome = launch(cfg, directory, **more)

@@ -19,8 +19,8 @@ from daso_bench.runner.config.groups import CONF
 from daso_bench.runner.config.launchers import LAUNCHERS
 from daso_bench.runner.config.optimizers import SGD
 from daso_bench.runner.config.parts import RunInfo, StudyInfo, TrainConfig
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.config.schedules import Constant
-from daso_bench.runner.config.schema import RunConfig
 from daso_bench.runner.config.typed import locate_target
 from daso_bench.runner.training.trainer import Trainer
 

@@ -121,10 +121,6 @@ def test_a_foreign_slurm_conf_in_the_environment_is_refused(
     assert "`unset SLURM_CONF`" in refused(tool, capsys, "up")
 
 
-def test_our_own_slurm_conf_in_the_environment_is_no_foreign_one(tool: ModuleType, tmp_path: Path):
-    tool.refuse_foreign(tmp_path, {"SLURM_CONF": str(tmp_path / "slurm.conf")})
-
-
 def test_a_machine_with_a_slurm_conf_is_refused(
     tool: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
@@ -190,24 +186,10 @@ def test_a_folder_with_other_peoples_files_is_refused_and_kept(tool: ModuleType,
     assert (short_path / "thesis.tex").exists()
 
 
-def test_a_folder_that_daemons_cannot_reach_is_refused(tool: ModuleType, short_path: Path):
-    (short_path / "closed").mkdir(mode=0o700)
-    short_path.chmod(0o755)
-    with pytest.raises(tool.Refusal, match="closed to other users"):
-        tool.refuse_folder(short_path / "closed" / "c")
-
-
 def test_a_network_that_is_in_use_is_left_alone(tool: ModuleType, monkeypatch: pytest.MonkeyPatch):
     routes = [{"dst": "default"}, {"dst": "10.77.0.0/16"}, {"dst": "10.78.0.9"}, {"dst": "192.168.0.0/24"}]
     monkeypatch.setattr(tool, "call", lambda *words: json.dumps(routes))
     assert tool.free_network() == "10.79.0"
-
-
-def test_two_commands_do_not_work_at_the_same_time(tool: ModuleType):
-    with tool.lock(0), pytest.raises(tool.Refusal, match="another dev_cluster command"), tool.lock(0):
-        pytest.fail("the lock was given twice")
-    with tool.lock(0):
-        pass
 
 
 # ------------------------------------------------------------------ whom it ends
@@ -266,23 +248,6 @@ def test_after_a_reboot_no_id_is_ours(tool: ModuleType, sleeper: subprocess.Pope
     cluster = cluster_of(tool, tmp_path, boot="another boot")
     cluster.processes["slurmd-n1"] = written_down(tool, sleeper)
     assert cluster.alive() == []
-
-
-def test_slurm_is_told_of_accounting_and_gpus_only_if_there_are_some(tool: ModuleType, tmp_path: Path):
-    text = tool.slurm_conf(cluster_of(tool, tmp_path))
-    assert "accounting_storage/slurmdbd" in text
-    assert "NodeName=n[1-2] NodeAddr=10.77.0.[1-2] CPUs=8" in text
-    assert "Gres=gpu:2" in text
-    text = tool.slurm_conf(cluster_of(tool, tmp_path, gpus=0, accounting=False))
-    assert "slurmdbd" not in text
-    assert "Gres=gpu" not in text
-
-
-def test_a_signal_is_noted_and_ends_the_next_wait(tool: ModuleType, sleeper: subprocess.Popen[bytes]):
-    watch = tool.Watch()
-    watch.note(signal.SIGTERM, None)
-    with pytest.raises(tool.Failure, match="interrupted by SIGTERM"):
-        watch.until(lambda: False, "never", 60, of=written_down(tool, sleeper))
 
 
 def test_a_wait_ends_with_the_daemon_it_waits_for(tool: ModuleType, sleeper: subprocess.Popen[bytes]):

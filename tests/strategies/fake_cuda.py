@@ -16,8 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves, tree_map
 
 from daso_bench.runner.communication.traffic import CountedCommunicator, Traffic
-from daso_bench.strategies.asynchronous import AsynchronousStrategy
-from daso_bench.strategies.base import Strategy
+from daso_bench.strategies.base import AsynchronousStrategy, Strategy
 from daso_bench.strategies.communicator import Done, Operation, Work
 from daso_bench.strategies.progress import Progress
 from daso_bench.strategies.replica import Batch, Replica
@@ -249,5 +248,5 @@ def on_cpu(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.detach().cpu().clone()
     if isinstance(value, dict):
-        return {key: on_cpu(entry) for key, entry in value.items()}
+        return type(value)({key: on_cpu(entry) for key, entry in value.items()})
     return type(value)(map(on_cpu, value)) if isinstance(value, list | tuple) else value

@@ -9,7 +9,8 @@ from harness import Mean
 from runs import config  # pyright: ignore[reportMissingImports] (another folder of tests)
 from torch import Tensor, nn
 
-from daso_bench.runner.config import load, schema
+from daso_bench.runner.config import load
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.conformance.driver import drive as walk
 from daso_bench.runner.conformance.scenario import History, Problem, Scenario
 from daso_bench.runner.launch import local
@@ -116,7 +117,7 @@ def entry(tmp_path: Path, name: str, ranks: int = 4) -> dict[str, Any]:
     return outcome.summary or {}
 
 
-def assert_gloo_and_virtual_time_agree(cfg: schema.RunConfig) -> dict[str, Any]:
+def assert_gloo_and_virtual_time_agree(cfg: RunConfig) -> dict[str, Any]:
     """One source, two worlds: the same model, rounds and bytes. Returns the summary."""
     directory = RunDirectory.create(load.to_plain(cfg), cfg.results_dir)
     outcome = local.launch(directory, ranks=cfg.cluster.ranks, threads=1, port=None, stall_s=60)

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from harness import constant, drive
+from harness import drive
 from periodic import (
     Quadratic,
-    assert_gloo_and_virtual_time_agree,
     averaged_after,
     classifier,
     entry,
@@ -17,10 +16,8 @@ from periodic import (
     two_quadratics,
     walk,
 )
-from runs import SmallCNN, config  # pyright: ignore[reportMissingImports] (another folder of tests)
 from torch import Tensor, nn
 
-from daso_bench.runner.config.schedules import Step
 from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.local_sgd import LocalSGD, LocalSGDConfig, qsr_period
 from daso_bench.strategies.progress import Progress
@@ -121,34 +118,10 @@ def test_narrow_and_wide_parameters_and_buffers_keep_their_types_and_bits():
         assert model.narrow.item() == pytest.approx(1 - 0.5 * 1.5 / 3, rel=1e-6)
 
 
-class Widened(nn.Module):
-    """One float32 parameter beside a float64 buffer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.tensor([1.0]))
-        self.register_buffer("third", torch.tensor([1 / 3], dtype=torch.float64))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.w
-
-
-def test_a_wide_buffer_beside_narrow_parameters_survives_an_average():
-    traces = drive(
-        lambda: local_sgd(sync_every=1),
-        [1, 1],
-        steps_per_epoch=1,
-        model=Widened,
-        data=constant(1.0, 1, torch.float32),
-    )
-    assert [trace.replica.model.third.item() for trace in traces] == [1 / 3, 1 / 3]
-    assert [trace.replica.model.w.item() for trace in traces] == [0.0, 0.0]
-
-
 # ------------------------------------------------------------------ agreement, state
 
 
-def test_a_wish_made_after_the_payload_was_packed_travels_with_the_next_one():
+def test_a_stop_request_made_after_the_payload_was_packed_travels_with_the_next_one():
     class Late(LocalSGD):
         """Rank 1's stop request of step 4 comes when step 4's payload is gone."""
 
@@ -163,14 +136,6 @@ def test_a_wish_made_after_the_payload_was_packed_travels_with_the_next_one():
 
 
 # ------------------------------------------------------------------ the quadratic synchronisation rule
-
-
-@pytest.mark.parametrize(("rate", "period"), [(0.8, 2), (0.4, 2), (0.2, 4), (0.1, 16), (0.05, 64)])
-def test_periods_of_the_rule(rate, period):
-    steps = 2 * period
-    qsr = local_sgd(sync_every=2, period_rule="qsr", qsr_alpha=0.4)
-    histories = walk(scenario(qsr, [1, 1], steps=steps, rate=lambda step: rate))
-    assert averaged_after(histories[0]) == [period, 2 * period]
 
 
 def test_what_is_whole_but_for_rounding_is_whole():
@@ -268,24 +233,3 @@ def test_parameters_equal_those_of_pytorchs_periodic_averager_in_every_step(tmp_
     assert summary["averaged_after"] == [4, 8, 12, 16, 20]
     assert summary["verbs"]["parameters.all_reduce"] == 5
     assert not summary["verbs"].get("gradients.all_reduce")
-
-
-def test_pytorchs_periodic_averager_counts_from_zero(tmp_path: Path):
-    assert entry(tmp_path, "unconverted")["averaged_after"] == [1, 5, 9]
-
-
-def test_a_run_over_gloo_equals_the_run_in_virtual_time(tmp_path: Path):
-    cfg = config(
-        "local_sgd",
-        keys={"sync_every": 2, "period_rule": "qsr", "qsr_alpha": 0.1},
-        ranks=[2, 1],
-        model=SmallCNN(channels=[4], norm="batch"),
-        schedule=Step(milestones=(0.5,), decay=0.5),
-        precision="fp64",
-        global_batch_size=20,
-        checkpoint_every_samples=None,
-        results=tmp_path,
-    )
-    summary = assert_gloo_and_virtual_time_agree(cfg)
-    # 10 steps at rate 0.05, then 10 at 0.025.
-    assert summary["strategy"]["rounds_of_length"] == {"4": 3}

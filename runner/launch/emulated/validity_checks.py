@@ -26,9 +26,7 @@ from ....strategies.topology import WORLD
 from ...communication.link_costs import ClusterNetwork
 from ...communication.torch_communicator import TorchCommunicator
 from ...config.cluster import ClusterConfig
-from ...machine.cores import computed_s
-from ...machine.run_queue import QUEUE_LIMIT, RunQueue, in_each_second
-from ...training import gather
+from ...machine.cores import QUEUE_LIMIT, RunQueue, computed_s, in_each_second
 from ...training.batch_order import BatchOrder
 from ...training.callbacks import Callback
 from ...training.slow_device import Padding
@@ -145,7 +143,7 @@ class ValidityChecks(Callback):
         Raises MachineError with the nearest that this machine can do, where the run is to be refused.
         """
         self._padding = replica.padding
-        samples = batch_order.extremes()[0][self._comm.rank]
+        samples = batch_order.first_sizes()[self._comm.rank]
         step_s = self._step(replica, samples)
         self._pause_s = min(step_s, LONGEST_PAUSE_S)
         if self._links_are_shaped():
@@ -169,11 +167,11 @@ class ValidityChecks(Callback):
         self._cores.training(False)
 
     def on_end(self, train_ns: int, *, finished: bool) -> dict[str, Any]:
-        """`apparatus`: valid, reasons, and all that was measured.
+        """`validity`: valid, reasons, and all that was measured.
 
         Attempts that this one goes on from count, as far as their checkpoint knew.
         """
-        return {"apparatus": self._outcome(train_ns, finished=finished)}
+        return {"validity": self._outcome(train_ns, finished=finished)}
 
     def _outcome(self, train_ns: int, *, finished: bool) -> dict[str, Any]:
         if finished and self._links_are_shaped():
@@ -339,7 +337,7 @@ class ValidityChecks(Callback):
 
     def _gather(self, numbers: Sequence[float]) -> list[list[float]]:
         """All ranks' numbers [k], in rank order."""
-        return gather.vectors(self._comm, torch.tensor(numbers, dtype=torch.float64)).tolist()
+        return self._comm.gather(torch.tensor(numbers, dtype=torch.float64)).tolist()
 
 
 class Cores:

@@ -18,7 +18,7 @@ from ....strategies.errors import ConfigError, MachineError
 from ....strategies.topology import Topology
 from ...config.launchers import SlurmConfig
 from ...config.load import load
-from ...config.schema import RunConfig
+from ...config.run_config import RunConfig
 from ...records.json_lines import read_json
 from ...records.run_directory import DONE, INTERRUPTED, SUPERVISOR_GONE, Outcome, RunDirectory
 from ..attempt import run_attempt

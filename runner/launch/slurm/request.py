@@ -13,7 +13,7 @@ from ....strategies.errors import ConfigError
 from ... import PACKAGE
 from ...config import slurm_time_limit
 from ...config.launchers import SlurmConfig
-from ...config.schema import RunConfig
+from ...config.run_config import RunConfig
 from ...machine.environment import commit_of, installed
 from ...records.json_lines import read_json, write_json
 from ...records.run_directory import RunDirectory

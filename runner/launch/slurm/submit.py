@@ -19,7 +19,7 @@ from rich.console import Console
 
 from ....strategies.errors import ConfigError, MachineError
 from ...config.launchers import SlurmConfig
-from ...config.schema import RunConfig
+from ...config.run_config import RunConfig
 from ...records import display
 from ...records.run_directory import Outcome, RunDirectory
 from ..launcher import Launcher, Runs

@@ -1,58 +1,29 @@
 """Upper bound of the speed-up, from the times of the baseline: no arm on this machine can exceed it.
 
-Source: docs/method.md, "Why an arm is faster"; the arithmetic is in `runner/report/statistics/decompose.py`.
+Source: docs/method.md, "Why an arm is faster".
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
+from scipy.special import stdtrit
+
+from ....strategies.errors import ConfigError, above
 from ..data.arms import Arm
 from ..data.load import Run
 from ..data.means import geometric_mean
 from ..data.rank_times import by_rank, shares, uneven_devices
-from ..statistics import decompose
+from ..statistics.verdict import Bound
+from ..statistics.welch import FEWEST_RUNS, LEVEL, Times, exponential, mean_of
 
+COMMUNICATION, BALANCE = "communication", "balance and communication"
 _SHARES = ("batches", "samples_of_worker")  # where a strategy records that its ranks take unequal numbers
 
 
-@dataclass(frozen=True, kw_only=True)
-class Bound:
-    """Times as fast as the baseline; `limit`: its upper one-sided limit. None: not known.
-
-    `uneven`: devices differ, so that it is the bound of perfect balance and not of communication alone.
-    """
-
-    value: float | None
-    limit: float | None
-    uneven: bool
-
-    @property
-    def sentence(self) -> str:
-        """The bound in words, or why it is not known; "" for equal devices whose times are not recorded."""
-        if not self.uneven:
-            if self.value is None:
-                return ""
-            return (
-                f"Without any communication the baseline would be {self.value:.3f} times as fast: no saving "
-                "of communication can exceed that."
-            )
-        if self.value is None:
-            return (
-                "Devices differ, and not all ranks of the baseline recorded their times: how much faster "
-                "its work could be done is unknown."
-            )
-        return (
-            "Devices differ: with all at work all the time, each at its own speed, and no communication, the "
-            f"baseline's work would be done {self.value:.3f} times as fast. No other division of the same "
-            "work can exceed that."
-        )
-
-
 def bound_of(baseline: Arm) -> Bound:
-    """From the complete runs of the baseline.
+    """From the complete runs of the baseline: T / (T - exposed - waiting), or where devices differ T / T*.
 
-    Where devices differ, by configuration or by the ranks' records, every run has to have recorded the times
+    Devices differ by configuration or by the ranks' records. There every run has to have recorded the times
     of all its ranks.
     """
     runs, uneven = baseline.complete, any(differ(run) for run in baseline.runs)
@@ -60,7 +31,29 @@ def bound_of(baseline: Arm) -> Bound:
     known = [value for value in bounds if value is not None]
     if uneven and len(known) < len(runs):
         known = []
-    return Bound(value=geometric_mean(known), limit=decompose.bound_limit(known), uneven=uneven)
+    of = BALANCE if uneven else COMMUNICATION
+    return Bound(value=geometric_mean(known), limit=upper_limit(known), of=of)
+
+
+def in_words(bound: Bound) -> str:
+    """The bound in words, or why it is not known; "" for equal devices whose times are not recorded."""
+    if bound.of == COMMUNICATION:
+        if bound.value is None:
+            return ""
+        return (
+            f"Without any communication the baseline would be {bound.value:.3f} times as fast: no saving "
+            "of communication can exceed that."
+        )
+    if bound.value is None:
+        return (
+            "Devices differ, and not all ranks of the baseline recorded their times: how much faster "
+            "its work could be done is unknown."
+        )
+    return (
+        "Devices differ: with all at work all the time, each at its own speed, and no communication, the "
+        f"baseline's work would be done {bound.value:.3f} times as fast. No other division of the same "
+        "work can exceed that."
+    )
 
 
 def differ(run: Run) -> bool:
@@ -74,13 +67,51 @@ def differ(run: Run) -> bool:
     return uneven_devices(run) or len(models) > 1 or traced
 
 
+def balanced_bound(train_s: float, *, busy_s: Sequence[float], samples: Sequence[float]) -> float:
+    """The bound where devices differ: T / T*, with T* the time of the same samples in perfect balance.
+
+    T / (T - exposed - waiting) takes a rank's waiting for a slow one as lost, and no more: it is the mean of
+    what ranks could do if each kept its own samples. An arm that gives fast devices more of them is not held
+    by it. Rank i computed n_i samples in c_i busy seconds, so its speed is n_i / c_i. With every device at
+    work all the time and no communication they do Σ n_i / c_i a second together, hence
+
+        T* = Σ n_i / Σ (n_i / c_i),    bound = T / T*.
+
+    Equal samples, c_i = w / s_i, and a slowest rank that all wait for, T = w / min s: T / T* is the mean
+    speed over the slowest one. Of speeds 1, 1, 1/2, 1/4 that is 0.6875 / 0.25 = 2.75, where the bound of
+    equal devices is T over the mean of c_i, 4 / 2 = 2. Of equal devices both are the same.
+
+    Args:
+        train_s: T, seconds of the baseline's training.
+        busy_s: c_i by rank, seconds in which it neither was exposed to transfers nor waited for others.
+        samples: n_i by rank, in any unit.
+
+    Raises ConfigError for unequal lengths, or numbers that are not positive.
+    """
+    if len(busy_s) != len(samples) or not busy_s:
+        raise ConfigError(f"{len(busy_s)} busy times, {len(samples)} counts of samples: one each per rank")
+    for name, values in (("train_s", [train_s]), ("busy_s", busy_s), ("samples", samples)):
+        for value in values:
+            above(name, value, 0.0)
+    together = math.fsum(n / c for n, c in zip(samples, busy_s, strict=True))
+    return train_s / (math.fsum(samples) / together)
+
+
+def upper_limit(bounds: Sequence[float], *, level: float = LEVEL) -> float | None:
+    """Upper one-sided limit of the bound from one bound per run: t on their logarithms; None below 3 runs."""
+    if len(bounds) < FEWEST_RUNS:
+        return None
+    logs = mean_of(Times(tuple(bounds)).logs)
+    return exponential(logs.difference + float(stdtrit(logs.df, level)) * logs.error)
+
+
 def _communication(run: Run) -> float | None:
     parts = run.parts_s
     total = math.fsum(parts.values())
     exposed, waiting = parts.get("exposed", 0.0), parts.get("waiting", 0.0)
     if not parts or total - exposed - waiting <= 0:
         return None
-    return decompose.bound(total, exposed_s=max(0.0, exposed), waiting_s=max(0.0, waiting))
+    return total / (total - max(0.0, exposed) - max(0.0, waiting))
 
 
 def _balanced(run: Run) -> float | None:
@@ -98,4 +129,4 @@ def _balanced(run: Run) -> float | None:
         return None
     train_s = max(rank["train_s"] for rank in times)
     # Never below 1 but for rounding: no rank is busy longer than the slowest trains.
-    return max(1.0, decompose.balanced_bound(train_s, busy_s=busy, samples=samples))
+    return max(1.0, balanced_bound(train_s, busy_s=busy, samples=samples))

@@ -13,15 +13,14 @@ from .. import words
 from ..data.arms import EQUALLY, compare, row_of
 from ..data.load import load_runs
 from ..statistics.planning import detectable
-from ..statistics.ratio import SIGNIFICANT, Ratio
-from . import convergence_points
+from ..statistics.welch import SIGNIFICANT, Ratio
+from . import bounds, convergence_points
 from .core_efficiency import matrix
 from .judge import JudgedClaim, judge
 from .paper_claims import gain_words, load
 from .speedups import ArmSpeedup, Speedups, all_speedups, evaluations
 
 _COLUMNS = ("claim", "claimed", "compared", "measured", "verdict", "remarks")
-BOUND_OF = {False: "communication", True: "balance and communication"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +44,7 @@ def cells(speedups: Speedups) -> list[Cells]:
 
 def sentences(speedups: Speedups) -> list[str]:
     """What a reader has to know before the numbers: floors, bound, budget, checks."""
-    lines = [*_floors(speedups), *([bound] if (bound := speedups.bound.sentence) else [])]
+    lines = [*_floors(speedups), *([bound] if (bound := bounds.in_words(speedups.bound)) else [])]
     if speedups.budget_s is not None:
         lines.append(
             "A run that has not reached the target counts as a failure after "
@@ -68,19 +67,17 @@ def _all(speedups: Speedups) -> list[ArmSpeedup]:
 
 
 def _cells(speedups: Speedups, line: ArmSpeedup) -> Cells:
-    parts = line.parts
-    difference = line.quality
     points = "no interval"
-    if difference is not None:
-        ends = difference.interval
-        points = f"{difference.difference:+.2f} [{ends.low:+.2f}, {ends.high:+.2f}]"
+    if line.quality is not None:
+        ends = line.quality.interval
+        points = f"{line.quality.difference:+.2f} [{ends.low:+.2f}, {ends.high:+.2f}]"
     return Cells(
         label=line.arm.label,
         index=line.arm.index,
         fixed_work=words.interval(line.fixed_work),
         to_target=words.interval(line.to_target),
-        throughput=words.interval(parts and parts.throughput),
-        statistical=words.interval(parts and parts.statistical),
+        throughput=words.interval(line.throughput),
+        statistical=words.interval(line.statistical),
         quality=points,
         notes=[*line.notes, *_speedup_remarks(speedups, line)],
     )
@@ -140,7 +137,7 @@ def _floors(speedups: Speedups) -> list[str]:
 
 
 def _row(speedups: Speedups, line: ArmSpeedup) -> dict[str, Any]:
-    comparison, parts, difference = speedups.comparison, line.parts, line.quality
+    comparison, difference = speedups.comparison, line.quality
     better = speedups.guard.shifts.get(line.arm.label) if speedups.guard else None
     return {
         **comparison.place,
@@ -151,8 +148,8 @@ def _row(speedups: Speedups, line: ArmSpeedup) -> dict[str, Any]:
         "level": speedups.level,
         **_ratio("fixed_work", line.fixed_work, line.holm[0]),
         **_ratio("to_target", line.to_target, line.holm[1]),
-        **_ratio("throughput", parts and parts.throughput, None),
-        **_ratio("statistical_efficiency", parts and parts.statistical, None),
+        **_ratio("throughput", line.throughput),
+        **_ratio("statistical_efficiency", line.statistical),
         "quality_points": difference.difference if difference else None,
         "quality_points_low": difference.interval.low if difference else None,
         "quality_points_high": difference.interval.high if difference else None,
@@ -163,13 +160,13 @@ def _row(speedups: Speedups, line: ArmSpeedup) -> dict[str, Any]:
         "fewer_samples_p": better.p if better else None,
         "fewer_samples_holm_p": better.adjusted if better else None,
         "bound": speedups.bound.value,
-        "bound_of": BOUND_OF[speedups.bound.uneven] if speedups.bound.value is not None else "unknown",
+        "bound_of": speedups.bound.of if speedups.bound.value is not None else "unknown",
         "budget_s": speedups.budget_s,
         "remarks": "; ".join([*line.notes, *_speedup_remarks(speedups, line)]),
     }
 
 
-def _ratio(name: str, ratio: Ratio | None, holm: float | None) -> dict[str, Any]:
+def _ratio(name: str, ratio: Ratio | None, holm: float | None = None) -> dict[str, Any]:
     row: dict[str, Any] = {
         name: ratio.point if ratio else None,
         f"{name}_low": ratio.low if ratio else None,
@@ -177,7 +174,6 @@ def _ratio(name: str, ratio: Ratio | None, holm: float | None) -> dict[str, Any]
     }
     if name in ("fixed_work", "to_target"):
         row[f"{name}_bound"] = ratio.side if ratio else None
-        row[f"{name}_of_medians"] = ratio.ratio_of_medians if ratio else None
         row[f"{name}_holm_p"] = holm
     return row
 

@@ -12,16 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from ....strategies.errors import ConfigError, nearest
+from ....strategies.errors import ConfigError
 from ...config import groups
 from ...records.trees import dump_yaml, flatten
 from .. import words
 from ..data.arms import Arm, Comparison
 from ..statistics import noise_floor
 from ..statistics.noise_floor import Shift
-from ..statistics.ratio import SIGNIFICANT, Times
+from ..statistics.welch import SIGNIFICANT, Times
+from .paper_claims import read_keys
 
 FOLDER = "convergence"
 FEWEST_RUNS = 10
@@ -89,53 +88,31 @@ def load(folders: Sequence[Path] = ()) -> list[Reference]:
 
 def read(file: Path) -> Reference:
     """The reference of one file. Raises ConfigError."""
+    tree = read_keys(file, _KEYS)
     try:
-        return _reference(file.stem, yaml.safe_load(file.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{file}: cannot be read: {' '.join(str(error).split())}") from error
+        for key, kind, allowed in (
+            ("workload", dict, "keys and values"),
+            ("samples", list, "a list of numbers"),
+        ):
+            if not isinstance(tree[key], kind):
+                raise ConfigError(f"{key}={tree[key]}: must be {allowed}")
+        texts = {key: str(tree[key]) for key in ("command", "date")}
+        samples = tuple(tree["samples"])
+        return Reference(
+            name=file.stem, workload=tree["workload"], samples=samples, missed=tree["missed"], **texts
+        )
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from error
 
 
 def write(file: Path, reference: Reference, first_line: str) -> None:
     """Write it with a comment above. Raises ConfigError if the file cannot be written."""
-    tree = {
-        "workload": dict(reference.workload),
-        "samples": list(reference.samples),
-        "missed": reference.missed,
-        "command": reference.command,
-        "date": reference.date,
-    }
+    tree = {key: getattr(reference, key) for key in _KEYS} | {"samples": list(reference.samples)}
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"# {first_line}\n{dump_yaml(tree)}", encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{file}: cannot be written: {error.strerror}; choose another --output") from error
-
-
-def _reference(name: str, tree: Any) -> Reference:
-    if not isinstance(tree, dict):
-        raise ConfigError(f"must hold the keys {', '.join(_KEYS)}")
-    for key in tree:
-        if key not in _KEYS:
-            near = nearest(str(key), _KEYS)
-            hint = f" (did you mean {near}?)" if near else ""
-            raise ConfigError(f"{key}: unknown key{hint}; known: {', '.join(_KEYS)}")
-    for key in _KEYS:
-        if tree.get(key) is None:
-            raise ConfigError(f"{key}: must be given")
-    for key, kind in (("workload", dict), ("samples", list)):
-        if not isinstance(tree[key], kind):
-            allowed = "keys and values" if kind is dict else "a list of numbers, one a run"
-            raise ConfigError(f"{key}={tree[key]}: must be {allowed}")
-    return Reference(
-        name=name,
-        workload={str(key): value for key, value in tree["workload"].items()},
-        samples=tuple(tree["samples"]),
-        missed=tree["missed"],
-        command=str(tree["command"]),
-        date=str(tree["date"]),
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +164,8 @@ def check_convergence(
         for label, shift in shifts.items()
         if shift.p < SIGNIFICANT
     }
-    worse = noise_floor.worse(stored, samples[baseline.label]) if samples[baseline.label].seconds else None
+    of_baseline = samples[baseline.label]
+    worse = noise_floor.worse(stored, of_baseline) if of_baseline.seconds else None
     return ConvergenceCheck(
         reference=reference,
         weak=f"{WEAK}: {_needs(baseline.label, worse, reference)})" if worse and worse.flagged else "",

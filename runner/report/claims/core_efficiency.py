@@ -14,11 +14,12 @@ from statistics import fmean
 from ..data.arms import ONE_CORE, Arm, Comparison, per_sample
 from ..data.load import Run
 from ..data.means import time_shares
-from ..statistics.ratio import Interval
+from ..statistics.verdict import Bound
+from ..statistics.welch import Interval
 from ..target import baseline_of
 from . import recorded
 from .fairness import fairness
-from .speedups import Method, rated
+from .speedups import level_of, rated, rates
 
 FEWEST = 2  # runs; there is no mean of one
 SLOWER = "the machine was busy, or its threads are in each other's way"
@@ -111,6 +112,27 @@ def why_none(comparison: Comparison) -> str:
     return "" if isinstance(made, Matrix) else made
 
 
+def headroom(comparison: Comparison, comparator: Arm, floor: float) -> Bound:
+    """What no arm can exceed: the comparator's headroom; where that is not known the number of cores.
+
+    `floor`: the study's noise, m.
+    """
+    efficiencies, cores = matrix(comparison), cores_of(comparator)
+    line = efficiencies.of(comparator) if efficiencies else None
+    if efficiencies is None or line is None or efficiencies.no_headroom:
+        why = why_none(comparison)
+        why = why or (efficiencies and efficiencies.no_headroom) or f"no line of {comparator.label}"
+        most = None if cores is None else float(cores)
+        return Bound(value=most, of="cores", unknown=f"headroom not known: {why}")
+    impossible = ""
+    if line.headroom > efficiencies.cores * (1 + floor):
+        impossible = (
+            f"{comparator.label} on {efficiencies.cores} cores is slower than one core alone (headroom "
+            f"{line.headroom:.3g}): {SLOWER}"
+        )
+    return Bound(value=line.headroom, limit=line.headroom_limit, of="cores", impossible=impossible)
+
+
 def warning(comparison: Comparison) -> str:
     """That runs of one core lie there and give no matrix; "" where they do, or there are none."""
     has_core = any(arm.runs[0].role == ONE_CORE for arm in comparison.arms)
@@ -138,14 +160,12 @@ def _matrix(comparison: Comparison) -> Matrix | str:
         return alone
     arms = [arm for arm in comparison.arms if not arm.runs[0].role]
     left_out = {arm.label: why for arm in arms if (why := _left_out(arm, cores))}
-    # Its plan chose how intervals are made; level and choice are the same in all of a study.
-    against = Method(comparison, alone)
-    lines = [_line(arm, against, cores) for arm in arms if arm.label not in left_out]
+    lines = [_line(arm, alone, cores) for arm in arms if arm.label not in left_out]
     return Matrix(
         comparison=comparison,
         cores=cores,
         alone=_rate(rated(alone)),
-        level=against.level,
+        level=level_of(alone),
         lines=lines,
         baseline=next(line for line in lines if line.arm is baseline),
         left_out=tuple(f"{label} ({why})" for label, why in left_out.items()),
@@ -213,13 +233,13 @@ def efficiency_words(line: Efficient) -> str:
     return f"{100 * line.value:.1f} %{interval}"
 
 
-def _line(arm: Arm, alone: Method, cores: int) -> Efficient:
-    runs, ratio = rated(arm), alone.per_sample(arm)
+def _line(arm: Arm, alone: Arm, cores: int) -> Efficient:
+    runs, ratio = rated(arm), rates(alone, arm)
     ends = ratio.interval if ratio else None
     return Efficient(
         arm=arm,
         samples_per_s=_rate(runs),
-        value=_rate(runs) / _rate(rated(alone.baseline)) / cores,
+        value=_rate(runs) / _rate(rated(alone)) / cores,
         interval=None if ends is None else Interval(ends.low / cores, ends.high / cores),
         shares=time_shares(runs),
     )

@@ -12,6 +12,7 @@ repeated is no part of the comparison. Loss scaling is fp16's alone, a part of `
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from ....strategies.errors import ConfigError
@@ -19,7 +20,7 @@ from ...records.seed_ranges import check_fair, trial_seeds
 from ...records.trees import below
 from ..data.arms import settings, text
 from ..data.declared import may_differ
-from ..data.load import Run, number
+from ..data.load import Run, number, value_at
 from . import recorded
 
 NOT_RECORDED = "not recorded"
@@ -85,15 +86,9 @@ _SETTINGS = {
 }
 
 
-@dataclass(frozen=True)
-class _Compared:
-    """A run, and what of its configuration is compared, dotted."""
-
-    run: Run
-    settings: Mapping[str, Any]
-
-
-Read = Callable[[_Compared], str | None]
+# A run, and what of its configuration is compared, dotted.
+Compared = tuple[Run, Mapping[str, Any]]
+Read = Callable[[Run, Mapping[str, Any]], str | None]
 Blocks = Mapping[str, tuple[str | None, ...]]  # by repetition: distinct values, None: not recorded
 
 
@@ -142,75 +137,77 @@ def fairness(baseline: Sequence[Run], arm: Sequence[Run], *, headline: str = "")
         baseline, arm: their runs; those that do not count (`Run.counted`) are left out.
         headline: of the claim that is judged; `BY_DESIGN` lists what it allows.
     """
-    sides = [[_Compared(run, _compared(run)) for run in runs if run.counted] for runs in (baseline, arm)]
-    counted = [compared.run for side in sides for compared in side]
+    sides = [[(run, _compared(run)) for run in runs if run.counted] for runs in (baseline, arm)]
+    counted = [run for side in sides for run, _ in side]
     own = {"strategy", *BY_DESIGN.get(headline, ())}
-    own.update(*(may_differ(target) for target in {_target(run) for run in counted}))
+    targets = {str(value_at(run.config, "strategy", "_target_") or "") for run in counted}
+    own.update(*(may_differ(target) for target in targets))
     own.update(*(BY_ROLE.get(role, ()) for role in {run.role for run in counted}))
     own.update(BY_TUNING if counted and all(run.tuned for run in counted) else ())
-    pair = _Pair(sides[0], sides[1], frozenset(own))
-    return FairnessTable(tuple(_rows(pair)))
+    return FairnessTable(tuple(_rows(_Pair(sides[0], sides[1], frozenset(own)))))
 
 
 @dataclass(frozen=True)
 class _Pair:
     """The counted runs of both sides, and the keys (or their beginnings) that may differ."""
 
-    baseline: list[_Compared]
-    arm: list[_Compared]
+    baseline: Sequence[Compared]
+    arm: Sequence[Compared]
     own: frozenset[str]
 
     @property
-    def all(self) -> list[_Compared]:
+    def all(self) -> list[Compared]:
         return [*self.baseline, *self.arm]
 
     @property
     def virtual(self) -> bool:
         """Whether all clocks are virtual: then no machine can favour a side."""
-        return all(each.run.world == "simulated" for each in self.all)
+        return all(run.world == "simulated" for run, _ in self.all)
 
     def is_own(self, key: str) -> bool:
-        return any(key == name or key.startswith(f"{name}.") for name in self.own)
+        return below(key, self.own)
 
     def row(self, key: str, quantity: str, read: Read, *, complete: bool = False) -> FairnessRow:
         """Both sides of a quantity, repetition by repetition. `complete`: of runs that did all their work."""
         sides = [
-            _by_block((each for each in side if not complete or recorded.complete(each.run)), read)
+            _by_block((pair for pair in side if not complete or recorded.complete(pair[0])), read)
             for side in (self.baseline, self.arm)
         ]
-        equal = _equal(*sides)
         shown = [_shown(side) for side in sides]
         return FairnessRow(
-            key=key, quantity=quantity, baseline=shown[0], arm=shown[1], equal=equal, own=self.is_own(key)
+            key=key,
+            quantity=quantity,
+            baseline=shown[0],
+            arm=shown[1],
+            equal=_equal(*sides),
+            own=self.is_own(key),
         )
 
 
 def _rows(pair: _Pair) -> Iterable[FairnessRow]:
     yield _seeds(pair)
-    yield pair.row("strategy", "strategy", lambda each: _group_text(each, "strategy"))
+    yield pair.row("strategy", "strategy", _group_reader("strategy"))
     for key, name in _SETTINGS.items():
         yield from _setting(pair, key, name)
     yield from _other_settings(pair)
     for quantity in recorded.QUANTITIES:
         if quantity.real and pair.virtual:
             continue
-        row = _recorded_row(pair, quantity)
+        read = partial(_read_record, quantity)
+        row = pair.row(quantity.key, quantity.words, read, complete=quantity.complete)
         yield replace(row, wrong=_tuned_on(pair)) if quantity.key == "tuning" else row
     if not pair.virtual:
         yield _threads(pair)
         yield _order_of_execution(pair)
 
 
-def _recorded_row(pair: _Pair, quantity: recorded.Quantity) -> FairnessRow:
-    def read(each: _Compared) -> str | None:
-        return quantity.read(each.run)
-
-    return pair.row(quantity.key, quantity.words, read, complete=quantity.complete)
+def _read_record(quantity: recorded.Quantity, run: Run, keys: Mapping[str, Any]) -> str | None:
+    return quantity.read(run)
 
 
 def _tuned_on(pair: _Pair) -> str:
     """Why the tuning was unfair though both sides had the same: a scored run has a seed that was tuned on."""
-    tuned = [each.run for each in pair.all if each.run.tuned]
+    tuned = [run for run, _ in pair.all if run.tuned]
     counts = {run.arm_name: int(run.config["study"]["tune_trials"]) for run in tuned}
     tried = [seed for count in set(counts.values()) for seed in trial_seeds(count)]
     try:
@@ -221,9 +218,7 @@ def _tuned_on(pair: _Pair) -> str:
 
 
 def _seeds(pair: _Pair) -> FairnessRow:
-    sides = [
-        sorted((text(each.run.seed) for each in side), key=_natural) for side in (pair.baseline, pair.arm)
-    ]
+    sides = [sorted((text(run.seed) for run, _ in side), key=_natural) for side in (pair.baseline, pair.arm)]
     twice = sorted({seed for side in sides for seed in side if side.count(seed) > 1}, key=_natural)
     return FairnessRow(
         key="seed",
@@ -238,59 +233,66 @@ def _seeds(pair: _Pair) -> FairnessRow:
 
 def _setting(pair: _Pair, key: str, quantity: str) -> Iterable[FairnessRow]:
     """One line for a key, and for a group whose keys all agree; else one for each key that does not."""
-    keys = sorted({name for each in pair.all for name in each.settings if below(name, [key])})
-    if keys == [key] or not keys:
-        yield _key_row(pair, key, quantity)
+    names = sorted({name for _, keys in pair.all for name in keys if below(name, [key])})
+    if names == [key] or not names:
+        yield pair.row(key, quantity, _key_reader(key))
         return
-    apart = [row for name in keys if (row := _key_row(pair, name, f"{quantity}: {name}")).equal is False]
-    yield from apart or [pair.row(key, quantity, lambda each: _group_text(each, key))]
+    rows = [pair.row(name, f"{quantity}: {name}", _key_reader(name)) for name in names]
+    yield from [row for row in rows if row.equal is False] or [pair.row(key, quantity, _group_reader(key))]
 
 
 def _other_settings(pair: _Pair) -> Iterable[FairnessRow]:
     """Keys that no line above has, if they differ: a new key is compared unless it is an exception."""
     listed = ("strategy", *_SETTINGS)
-    for name in sorted({name for each in pair.all for name in each.settings}):
-        if not below(name, listed):
-            row = _key_row(pair, name, name)
-            if row.equal is False:
-                yield row
+    for name in sorted({name for _, keys in pair.all for name in keys if not below(name, listed)}):
+        row = pair.row(name, name, _key_reader(name))
+        if row.equal is False:
+            yield row
 
 
-def _key_row(pair: _Pair, key: str, quantity: str) -> FairnessRow:
-    return pair.row(key, quantity, lambda each: _setting_text(each, key))
+def _key_reader(key: str) -> Read:
+    def read(run: Run, keys: Mapping[str, Any]) -> str | None:
+        if not run.config:
+            return None
+        return text(keys[key]) if key in keys else NO_SUCH_KEY
+
+    return read
 
 
-def _setting_text(each: _Compared, key: str) -> str | None:
-    if not each.run.config:
-        return None
-    return text(each.settings[key]) if key in each.settings else NO_SUCH_KEY
-
-
-def _group_text(each: _Compared, group: str) -> str | None:
+def _group_reader(group: str) -> Read:
     """`sgd: lr=0.05, momentum=0.9`; None where the configuration is lost."""
-    if not each.run.config:
-        return None
-    keys = {key: value for key, value in sorted(each.settings.items()) if below(key, [group])}
-    words = [
-        f"{key.removeprefix(f'{group}.')}={text(value)}"
-        for key, value in keys.items()
-        if not key.endswith(("._target_", f"{group}.name"))
-    ]
-    name = each.run.name(group) if f"{group}._target_" in keys or f"{group}.name" in keys else ""
-    return ": ".join(part for part in (name, ", ".join(words)) if part) or NO_SUCH_KEY
+
+    def read(run: Run, keys: Mapping[str, Any]) -> str | None:
+        if not run.config:
+            return None
+        within = {key: value for key, value in sorted(keys.items()) if below(key, [group])}
+        words = [
+            f"{key.removeprefix(f'{group}.')}={text(value)}"
+            for key, value in within.items()
+            if not key.endswith(("._target_", f"{group}.name"))
+        ]
+        name = run.name(group) if f"{group}._target_" in within or f"{group}.name" in within else ""
+        return ": ".join(part for part in (name, ", ".join(words)) if part) or NO_SUCH_KEY
+
+    return read
 
 
 def _compared(run: Run) -> dict[str, Any]:
     """The dotted configuration without what names, places or watches a run."""
     compared = {key: value for key, value in settings(run).items() if not below(key, _ABOUT)}
     # Drawn for each repetition, so no part of what makes an arm; but the arms of a repetition share it.
-    phase = (run.config.get("train") or {}).get("eval_phase")
+    phase = value_at(run.config, "train", "eval_phase")
     return compared if phase is None else compared | {"train.eval_phase": phase}
 
 
 def _threads(pair: _Pair) -> FairnessRow:
-    row = _recorded_row(pair, recorded.THREADS_ON_CORES)
-    short = sorted({why for each in pair.all if (why := recorded.too_many_threads(each.run))})
+    def read(run: Run, keys: Mapping[str, Any]) -> str | None:
+        most = recorded.most_threads(run)
+        return None if most is None else f"{most[0]} threads on {most[1]} cores"
+
+    row = pair.row("threads.fit", "threads over the cores of a machine", read)
+    most = ((run, recorded.most_threads(run)) for run, _ in pair.all)
+    short = sorted({str(read(run, {})) for run, pair in most if pair and pair[0] > pair[1]})
     # Where ranks and threads differ by design, so does their quotient; the cores are the machine's.
     return replace(row, own=pair.is_own("threads.per_rank"), wrong="; ".join(short))
 
@@ -302,7 +304,7 @@ def _order_of_execution(pair: _Pair) -> FairnessRow:
     arm whose last run ended before the other's first began, if each has two runs or more: of one run each,
     one has to be first.
     """
-    sides = [[_span(each.run) for each in side] for side in (pair.baseline, pair.arm)]
+    sides = [[_span(run) for run, _ in side] for side in (pair.baseline, pair.arm)]
     spans = [[span for span in side if span is not None] for side in sides]
     places, wrong = [NOT_RECORDED, NOT_RECORDED], ""
     complete = all(spans) and [len(side) for side in spans] == [len(side) for side in sides]
@@ -347,11 +349,11 @@ def _equal(base: Blocks, arm: Blocks) -> bool | None:
     return None if equal and None in _values(base) else equal
 
 
-def _by_block(side: Iterable[_Compared], read: Read) -> Blocks:
+def _by_block(side: Iterable[Compared], read: Read) -> Blocks:
     """The distinct values of each repetition's runs, in a fixed order, however many runs it has."""
     blocks: dict[str, set[str | None]] = defaultdict(set)
-    for each in side:
-        blocks[text(each.run.block)].add(read(each))
+    for run, keys in side:
+        blocks[text(run.block)].add(read(run, keys))
     return {
         name: tuple(sorted(values, key=lambda value: (value is None, value or "")))
         for name, values in blocks.items()
@@ -374,8 +376,3 @@ def _shown(side: Blocks) -> str:
 
 def _natural(seed: str) -> tuple[int, str]:
     return len(seed), seed
-
-
-def _target(run: Run) -> str:
-    node = run.config.get("strategy")
-    return str(node.get("_target_") or "") if isinstance(node, Mapping) else ""

@@ -2,19 +2,23 @@
 
 A claim is judged by its own headline and against its own comparator; one about time also against the baseline
 of the study, where that is another arm. Every verdict is computed anew from the run directories. Source:
-docs/method.md, "Verdict on a claim"; the rules are in `runner/report/statistics/`.
+docs/method.md, "Headlines" and "Verdict on a claim"; the rules are in `runner/report/statistics/`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
 
 from .. import words
 from ..data.arms import Arm, Comparison
 from ..data.load import Run
-from ..statistics.ratio import FEWEST_RUNS, Ratio
-from ..statistics.verdict import Conditions, Hypothesis, Verdict
-from . import headlines, recorded
-from .fairness import BY_DESIGN, FairnessTable, fairness
+from ..statistics import quality, verdict
+from ..statistics.verdict import Bound, Conditions, Forecast, Hypothesis, Verdict
+from ..statistics.welch import FEWEST_RUNS, Estimate, Interval, Ratio
+from . import recorded, speedups
+from .core_efficiency import headroom
+from .fairness import FairnessTable, fairness
 from .paper_claims import Claim
 from .speedups import ArmSpeedup, Speedups, evaluations
 
@@ -28,7 +32,7 @@ class JudgedClaim:
     """A claim and the verdict on it from one arm; `arm` and `comparator` are labels. `measured`: in words.
 
     `fairness`: what both sides have in common, and what not. None with `verdict` "no verdict": nothing was
-    compared. `ratio`, `conditions`: what the verdict was made of.
+    compared. `conditions`: what the verdict was made of.
     """
 
     claim: Claim
@@ -38,7 +42,6 @@ class JudgedClaim:
     measured: str
     verdict: Verdict
     fairness: FairnessTable | None = None
-    ratio: Ratio | None = None
     conditions: Conditions | None = None
 
 
@@ -49,11 +52,10 @@ def judge(
 
     comparisons: all that there are; those of `all_speedups` are among them.
     """
-    cached = [_Pairs(each) for each in all_speedups]
     everything = comparisons or [each.comparison for each in all_speedups]
     judged: list[JudgedClaim] = []
     for claim in claims:
-        verdicts = [verdict for pairs in cached for verdict in _in_comparison(claim, pairs)]
+        verdicts = [verdict for each in all_speedups for verdict in _in_comparison(claim, each)]
         judged += verdicts or [
             JudgedClaim(
                 claim=claim,
@@ -82,77 +84,54 @@ def _not_compared(claim: Claim, comparisons: Sequence[Comparison]) -> str:
     return f"no baseline of {FEWEST_RUNS} runs, ddp or study.baseline, beside {words.listed(list(counts))}"
 
 
-@dataclass
-class _Pairs:
-    """Speed-ups and fairness tables of the pairs of arms of a comparison: each made once for all claims."""
-
-    speedups: Speedups
-    _over: dict[str, Speedups | None] = field(default_factory=dict)
-    _tables: dict[tuple[str, str, str], FairnessTable] = field(default_factory=dict)
-
-    def over(self, comparator: Arm) -> Speedups | None:
-        if comparator.label not in self._over:
-            self._over[comparator.label] = self.speedups.over(comparator)
-        return self._over[comparator.label]
-
-    def fairness(self, comparator: Arm, arm: Arm, headline: str) -> FairnessTable:
-        """`headline` matters only where it allows differences."""
-        allowing = headline if headline in BY_DESIGN else ""
-        key = (comparator.label, arm.label, allowing)
-        if key not in self._tables:
-            self._tables[key] = fairness(comparator.runs, arm.runs, headline=allowing)
-        return self._tables[key]
-
-
-def _in_comparison(claim: Claim, pairs: _Pairs) -> list[JudgedClaim]:
-    speedups = pairs.speedups
-    comparators = [arm for arm in speedups.comparison.arms if _is(arm, claim.comparator)]
-    if claim.comparator == "ddp" and speedups.baseline.runs[0].strategy == "ddp":
-        comparators = [speedups.baseline]
+def _in_comparison(claim: Claim, study: Speedups) -> list[JudgedClaim]:
+    comparators = [arm for arm in study.comparison.arms if _is(arm, claim.comparator)]
+    if claim.comparator == "ddp" and study.baseline.runs[0].strategy == "ddp":
+        comparators = [study.baseline]
     elif claim.headline in TIME and comparators:
         # Besides the named one, the better ddp: the baseline, or what beat it.
-        comparators += [arm for arm in (speedups.baseline, *speedups.faster) if arm not in comparators]
-    judged: list[JudgedClaim] = []
-    for comparator in comparators:
-        over = pairs.over(comparator)
-        for line in over.lines if over else ():
-            if over and _is(line.arm, claim.arm) and line.arm is not comparator:
-                table = pairs.fairness(comparator, line.arm, claim.headline)
-                judged.append(_judged(claim, over, line, table))
-    return judged
+        comparators += [arm for arm in (study.baseline, *study.faster) if arm not in comparators]
+    return [
+        _judged(claim, over, line)
+        for over in map(study.over, comparators)
+        if over
+        for line in over.lines
+        if _is(line.arm, claim.arm)
+    ]
 
 
-def _judged(claim: Claim, speedups: Speedups, line: ArmSpeedup, table: FairnessTable) -> JudgedClaim:
-    conditions = _conditions(claim, speedups, line, table)
-    headline = headlines.no_loss if claim.direction == "not_worse" else headlines.HEADLINES[claim.headline]
-    measured = headline(_hypothesis(claim), speedups, line, conditions)
+def _judged(claim: Claim, study: Speedups, line: ArmSpeedup) -> JudgedClaim:
+    table = fairness(study.against.runs, line.arm.runs, headline=claim.headline)
+    # Quality by itself goes by the rules of equal work.
+    hypothesis = Hypothesis(
+        value=claim.gain,
+        headline="fixed_work" if claim.headline == "quality" else claim.headline,
+        quantifier=claim.quantifier,
+        quality_margin=claim.quality_margin,
+    )
+    conditions = _conditions(claim, study, line, table)
+    measure = no_loss if claim.direction == "not_worse" else HEADLINES[claim.headline]
+    made, measured = measure(hypothesis, study, line, conditions)
     return JudgedClaim(
         claim=claim,
-        comparison=speedups.comparison,
+        comparison=study.comparison,
         arm=line.arm.label,
-        comparator=speedups.against.label,
-        measured=measured.words,
-        verdict=measured.verdict,
+        comparator=study.against.label,
+        measured=measured,
+        verdict=made,
         fairness=table,
-        ratio=measured.ratio,
         conditions=conditions,
     )
 
 
-def _hypothesis(claim: Claim) -> Hypothesis:
-    """The claim as the rules take it. Quality by itself goes by the rules of equal work."""
-    headline = "fixed_work" if claim.headline == "quality" else claim.headline
-    return Hypothesis(
-        value=claim.gain, headline=headline, quantifier=claim.quantifier, quality_margin=claim.quality_margin
-    )
-
-
-def _conditions(claim: Claim, speedups: Speedups, line: ArmSpeedup, table: FairnessTable) -> Conditions:
-    noise = speedups.target_floor if claim.headline == "time_to_target" else speedups.fixed_floor
-    counts = [evaluations(arm) for arm in (speedups.against, line.arm)]
+def _conditions(claim: Claim, study: Speedups, line: ArmSpeedup, table: FairnessTable) -> Conditions:
+    noise = study.target_floor if claim.headline == "time_to_target" else study.fixed_floor
+    counts = [evaluations(arm) for arm in (study.against, line.arm)]
     differs, not_stated, other = _stated(claim, line.arm.runs[0])
-    most = headlines.upper_limit(claim.headline, speedups, noise.floor)
-    any_ddp = speedups.against is not speedups.baseline or _named(claim, speedups.against)
+    bound = _bound(claim, study, noise.floor or 0.0)
+    any_ddp = study.against is not study.baseline or (
+        claim.comparator != "ddp" and _is(study.against, claim.comparator)
+    )
     unequal = [
         f"not equal: {row.quantity} ({row.baseline}; {row.arm})"
         if row.equal is False
@@ -160,29 +139,30 @@ def _conditions(claim: Claim, speedups: Speedups, line: ArmSpeedup, table: Fairn
         for row in table.forbidding
     ]
     return Conditions(
-        runs=min(len(speedups.against.counted), len(line.arm.counted)),
-        clock_floor=noise.clock.value if noise.clock else None,
-        fresh_floor=noise.fresh.value if noise.fresh else None,
-        fresh_unknown=noise.unknown,
-        biased=noise.biased,
+        runs=min(len(study.against.counted), len(line.arm.counted)),
+        noise=noise,
         evaluations=None if None in counts else min(count for count in counts if count is not None),
-        bound=most.value,
-        bound_limit=most.limit,
-        uneven=most.uneven,
-        headroom=most.headroom,
-        bound_unknown=most.unknown if claim.gain is not None else "",
+        bound=bound if claim.gain is not None else replace(bound, unknown=""),
         own_conditions=not (differs or not_stated or other),
         differs=differs,
         not_stated=not_stated,
         forbidden=(
-            *speedups.forbidden,
-            *(() if any_ddp else speedups.wrong),
-            *([most.impossible] if most.impossible else []),
-            *(why for arm in (speedups.against, line.arm) if (why := _no_native(claim, arm))),
-            *speedups.reasons(speedups.against, line.arm),
+            *study.forbidden,
+            *(() if any_ddp else study.wrong),
+            *([bound.impossible] if bound.impossible else []),
+            *(why for arm in (study.against, line.arm) if (why := _no_native(claim, arm))),
+            *study.reasons(study.against, line.arm),
             *unequal,
         ),
     )
+
+
+def _bound(claim: Claim, study: Speedups, floor: float) -> Bound:
+    """What a claim with that headline cannot exceed on this machine; `floor`: the study's noise, m."""
+    # A bound of communication does not include idle cores. Where computing is modelled none idles.
+    if claim.headline == "efficiency" and not all(recorded.paced(run) for run in study.against.runs):
+        return headroom(study.comparison, study.against, floor)
+    return study.bound
 
 
 def _stated(claim: Claim, run: Run) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
@@ -198,25 +178,24 @@ def _stated(claim: Claim, run: Run) -> tuple[tuple[str, ...], tuple[str, ...], t
     stated = claim.conditions
     here = {"nodes": cluster.get("nodes"), "devices per node": devices}
     claimed = {"nodes": stated.nodes, "devices per node": stated.devices_per_node}
-    differs, silent = _differences(claimed, here)
-    silent = (*silent, *(key for key in ("device", "network") if getattr(stated, key) is None))
+    silent = [key for key, value in claimed.items() if value is None]
+    silent += [key for key in ("device", "network") if getattr(stated, key) is None]
     workload = {key: run.name(key).lower() for key in ("model", "dataset")}
     wanted = {key: value.lower() if (value := getattr(stated, key)) else None for key in workload}
     if claim.headline != "efficiency":
         workload["metric"], wanted["metric"] = run.judged_by.key, claim.metric
-    other, _ = _differences(wanted, workload)
-    return differs, ((", ".join(silent),) if silent else ()), other
+    return (
+        _differences(claimed, here),
+        (", ".join(silent),) if silent else (),
+        _differences(wanted, workload),
+    )
 
 
-def _differences(
-    claimed: Mapping[str, object], here: Mapping[str, object]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(what differs, what is not stated) of conditions; None: the source does not give it."""
-    stated = {key: claimed.get(key) for key in here}
-    differs = [
-        f"{key} {value}, here {here[key]}" for key, value in stated.items() if value not in (None, here[key])
-    ]
-    return tuple(differs), tuple(key for key, value in stated.items() if value is None)
+def _differences(claimed: Mapping[str, object], here: Mapping[str, object]) -> tuple[str, ...]:
+    """What differs from the conditions of a claim; None: the source does not give it."""
+    return tuple(
+        f"{key} {value}, here {here[key]}" for key, value in claimed.items() if value not in (None, here[key])
+    )
 
 
 def _is(arm: Arm, name: str) -> bool:
@@ -231,11 +210,6 @@ def _is(arm: Arm, name: str) -> bool:
     return (run.tuned or run.arm_name) == name or plain
 
 
-def _named(claim: Claim, arm: Arm) -> bool:
-    """Whether the claim is about this comparator, and not about the better ddp, whichever that is."""
-    return claim.comparator != "ddp" and _is(arm, claim.comparator)
-
-
 def _no_native(claim: Claim, arm: Arm) -> str:
     """Why an arm that a claim calls native is not ddp with one process a node and all its cores."""
     if claim.comparator != NATIVE or not _is(arm, NATIVE):
@@ -248,3 +222,123 @@ def _no_native(claim: Claim, arm: Arm) -> str:
         return f"{arm.label} is not native: {run.strategy}, {processes} processes a node; it is ddp with one"
     idle = next((threads for run in arm.counted if (threads := recorded.idle_cores(run))), "")
     return f"{arm.label} is not native: {idle}; one process a node is to use all its cores" if idle else ""
+
+
+# The measurement behind each headline of a claim: its verdict, and the measured value in words.
+Headline = Callable[[Hypothesis, Speedups, ArmSpeedup, Conditions], tuple[Verdict, str]]
+
+
+def fixed_work(
+    claim: Hypothesis, study: Speedups, line: ArmSpeedup, conditions: Conditions
+) -> tuple[Verdict, str]:
+    """Time of the complete schedule, together with a quality that is not inferior."""
+    time = _time(claim, line.fixed_work, conditions, line.holm[0])
+    kept, points = no_loss(claim, study, line, conditions)
+    joined = quality.join(time, kept, quantifier=claim.quantifier)
+    return joined, f"{words.interval(line.fixed_work)} in time, {points}"
+
+
+def no_loss(
+    claim: Hypothesis, study: Speedups, line: ArmSpeedup, conditions: Conditions
+) -> tuple[Verdict, str]:
+    """Whether the final metric is no worse than the margin allows."""
+    interval, forecast = _ends(line.quality)
+    made = quality.no_loss(claim, interval, conditions, diverged=line.diverged, forecast=forecast)
+    return made, _points(line)
+
+
+def better(
+    claim: Hypothesis, study: Speedups, line: ArmSpeedup, conditions: Conditions
+) -> tuple[Verdict, str]:
+    """Whether the final metric is better than two baselines differ by."""
+    interval, forecast = _ends(line.quality)
+    made = quality.better(
+        claim,
+        interval,
+        conditions,
+        fresh_difference=study.fresh_points,
+        diverged=line.diverged,
+        forecast=forecast,
+    )
+    return made, _points(line)
+
+
+def time_to_target(
+    claim: Hypothesis, study: Speedups, line: ArmSpeedup, conditions: Conditions
+) -> tuple[Verdict, str]:
+    """Time of the first crossing."""
+    made = _time(claim, line.to_target, conditions, line.holm[1])
+    return made, f"{words.interval(line.to_target)} in time to target"
+
+
+def efficiency(
+    claim: Hypothesis, study: Speedups, line: ArmSpeedup, conditions: Conditions
+) -> tuple[Verdict, str]:
+    """Samples per second of the runs that did all their work; fairness requires the same machines."""
+    rates = speedups.rates(study.against, line.arm)
+    return _time(claim, rates, conditions, None), f"{words.interval(rates)} in samples per second"
+
+
+def quality_at_time(
+    claim: Hypothesis, study: Speedups, line: ArmSpeedup, conditions: Conditions
+) -> tuple[Verdict, str]:
+    """The metric of the last evaluation up to the comparator's median time of the whole schedule."""
+    spent = [run.train_s for run in study.against.complete if run.train_s]
+    if not spent:
+        return Verdict(word="no verdict", reasons=("no run of the comparator did all its work",)), ""
+    limit_s = median(spent)
+    base, arm = (_points_at(side.counted, limit_s) for side in (study.against, line.arm))
+    points = quality.difference(base, arm, level=study.level)
+    steps = speedups.rates(study.against, line.arm)
+    interval, forecast = _ends(points)
+    made = quality.quality_at_time(
+        claim,
+        interval,
+        conditions,
+        fresh_difference=study.fresh_points,
+        step_ratio=steps.interval if steps else None,
+        diverged=line.diverged,
+        forecast=forecast,
+    )
+    text = f"{points.difference:+.2f} points" if points else "no difference"
+    return made, f"{text} at equal time, {words.interval(steps)} in time per sample"
+
+
+HEADLINES: dict[str, Headline] = {
+    "fixed_work": fixed_work,
+    "time_to_target": time_to_target,
+    "efficiency": efficiency,
+    "quality": better,
+    "quality_at_time": quality_at_time,
+}
+
+
+def _time(claim: Hypothesis, ratio: Ratio | None, conditions: Conditions, holm: float | None) -> Verdict:
+    interval, forecast = _ends(ratio)
+    made = verdict.ratio_verdict(claim, interval, conditions, forecast=forecast)
+    gains = made.word in ("reproduced", "partly", "supported") or verdict.A_GAIN in made.remarks
+    return made.corrected(holm) if gains and holm is not None else made
+
+
+def _ends(estimate: Ratio | Estimate | None) -> tuple[Interval | None, Forecast | None]:
+    """The interval, and its forecast for more runs."""
+    return (estimate.interval, estimate.with_runs) if estimate else (None, None)
+
+
+def _points_at(runs: Sequence[Run], limit_s: float) -> list[float]:
+    values = (
+        quality.last_up_to(
+            [row["train_s"] for row in run.evaluations],
+            [run.judged_by.of(row) for row in run.evaluations],
+            limit_s,
+        )
+        for run in runs
+    )
+    return [100 * value for value in values if value is not None and not math.isnan(value)]
+
+
+def _points(line: ArmSpeedup) -> str:
+    if line.quality is None:
+        return f"no difference of {line.arm.runs[0].judged_by.name}"
+    ends = line.quality.interval
+    return f"{line.quality.difference:+.2f} points [{ends.low:+.2f}, {ends.high:+.2f}]"

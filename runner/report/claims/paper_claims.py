@@ -7,6 +7,7 @@ decides nothing. docs/claims.md describes the format.
 
 import math
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -15,10 +16,13 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from rich.table import Table
+from rich.text import Text
 
 from ....strategies.errors import ConfigError, above, at_least, nearest, one_of
 from ...config import groups
 from ...config.typed import typed
+from ...records.display import make_console, say
 
 FOLDER = "claims"
 QUANTIFIERS = ("typical", "up_to")
@@ -45,6 +49,7 @@ _WORDS = {  # of headlines and directions
     "quality_at_time": "quality at equal training time",
     "not_worse": "not worse",
 }
+_KEY_WIDTH = len("conditions") + 2
 _ID = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -88,22 +93,6 @@ class StatedConditions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableRow:
-    """A row of a paper's table. `points`: of a quality headline, arm less comparator, percentage points."""
-
-    source: str
-    value: float | None = None
-    less_time: float | None = None
-    points: float | None = None
-    conditions: StatedConditions = field(default_factory=StatedConditions)
-
-    @property
-    def gain(self) -> float | None:
-        """The factor c, or None for points."""
-        return _gain(self.value, self.less_time)
-
-
-@dataclass(frozen=True, kw_only=True)
 class ClaimKeys:
     """The keys of a claim that hold one value each; `Claim` describes them."""
 
@@ -135,35 +124,20 @@ class Claim(ClaimKeys):
 
     paper: Paper
     study: str
-    rows: tuple[TableRow, ...] = ()
     file: Path
 
     @property
     def gain(self) -> float | None:
         """The claimed factor c > 1 (time of the comparator over time of the arm); None for a direction."""
-        return _gain(self.value, self.less_time)
+        return 1 / (1 - self.less_time) if self.less_time is not None else self.value
 
 
 def gain_words(claim: Claim) -> str:
     """`up to 1.515 times (34 % less time)`, `20 times`, `faster, no number`."""
     if claim.gain is None:
-        return f"{in_words(str(claim.direction))}, no number"
-    return ("up to " if claim.quantifier == "up_to" else "") + _times(claim.gain, claim.less_time)
-
-
-def row_words(row: TableRow) -> str:
-    """As `gain_words`, of one row."""
-    return f"{row.points:+g} points" if row.gain is None else _times(row.gain, row.less_time)
-
-
-def in_words(name: str) -> str:
-    """A headline or a direction as text."""
-    return _WORDS.get(name, name)
-
-
-def _times(gain: float, less_time: float | None) -> str:
-    times = f"{gain:.4g} times"
-    return times if less_time is None else f"{times} ({100 * less_time:.4g} % less time)"
+        return f"{_WORDS.get(str(claim.direction), claim.direction)}, no number"
+    times = ("up to " if claim.quantifier == "up_to" else "") + f"{claim.gain:.4g} times"
+    return times if claim.less_time is None else f"{times} ({100 * claim.less_time:.4g} % less time)"
 
 
 def load(folders: Sequence[Path] = ()) -> list[Claim]:
@@ -174,7 +148,7 @@ def load(folders: Sequence[Path] = ()) -> list[Claim]:
     Raises:
         ConfigError: a file is no such file; names it, the key, the value and what is allowed.
     """
-    strategies = [entry.name for entry in groups.entries("strategy", folders)]
+    strategies = list(groups.entries("strategy", folders))
     claims: dict[str, Claim] = {}
     for folder in (groups.CONF, *folders):
         of_folder: dict[str, Claim] = {}
@@ -191,164 +165,159 @@ def load(folders: Sequence[Path] = ()) -> list[Claim]:
 
 def read(file: Path, strategies: Sequence[str]) -> list[Claim]:
     """The claims of one file; `strategies` are the names that may be compared. Raises ConfigError."""
+    tree = read_keys(file, ("paper", "study", "claims"))
     try:
-        return list(_claims(_tree(file), file, strategies))
+        return list(_claims(tree, file, strategies))
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from error
 
 
-def _tree(file: Path) -> dict[str, Any]:
+def read_keys(file: Path, keys: Sequence[str]) -> dict[str, Any]:
+    """What a YAML file says under `keys`: all of them, and no other. Raises ConfigError with its name."""
     try:
         loaded = OmegaConf.load(file)  # refuses a duplicate key, as Hydra does
         tree = OmegaConf.to_container(loaded) if isinstance(loaded, DictConfig) else None
     except (OSError, UnicodeDecodeError, yaml.YAMLError, OmegaConfBaseException) as error:
-        raise ConfigError(f"cannot be read: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"{file}: cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(tree, dict):
-        raise ConfigError("must hold the keys paper, study and claims")
+        raise ConfigError(f"{file}: must hold the keys {', '.join(keys)}")
+    for key in tree:
+        if key not in keys:
+            near = nearest(str(key), keys)
+            hint = f" (did you mean {near}?)" if near else ""
+            raise ConfigError(f"{file}: {key}: unknown key{hint}; known: {', '.join(keys)}")
+    for key in keys:
+        if tree.get(key) is None:
+            raise ConfigError(f"{file}: {key}: must be given")
     return {str(key): value for key, value in tree.items()}
 
 
 def _claims(tree: Mapping[str, Any], file: Path, strategies: Sequence[str]) -> Iterator[Claim]:
-    known = ("paper", "study", "claims")
-    for key in tree:
-        if key not in known:
-            near = nearest(key, known)
-            hint = f" (did you mean {near}?)" if near else ""
-            raise ConfigError(f"{key}: unknown key{hint}; known: {', '.join(known)}")
-    for key in known:
-        if tree.get(key) is None:
-            raise ConfigError(f"{key}: must be given")
-    paper = _paper(tree["paper"])
-    study = _words("study", tree["study"])
-    for place, node in enumerate(_list("claims", tree["claims"])):
-        where = f"claims[{place}]"
-        plain = _mapping(where, node)
-        rows = plain.pop("rows", None)
-        record = typed(ClaimKeys, plain, where)
-        _check(record, where, strategies)
-        given = {key.name: getattr(record, key.name) for key in fields(ClaimKeys)}
-        yield Claim(
-            **given, paper=paper, study=study, rows=_rows(rows, f"{where}.rows", record.headline), file=file
-        )
-
-
-def _paper(node: Any) -> Paper:
-    arxiv = _mapping("paper", node).get("arxiv")
+    arxiv = tree["paper"].get("arxiv") if isinstance(tree["paper"], dict) else None
     if isinstance(arxiv, int | float):
         raise ConfigError(
             f'paper.arxiv={arxiv}: must be quoted, as "2104.05588": a number loses its last zeros'
         )
-    return typed(Paper, node, "paper")
-
-
-def _rows(node: Any, where: str, headline: str) -> tuple[TableRow, ...]:
-    rows: list[TableRow] = []
-    for place, entry in enumerate(_list(where, [] if node is None else node)):
-        here = f"{where}[{place}]"
-        row = typed(TableRow, _mapping(here, entry), here)
-        _words(f"{here}.source", row.source)
-        keys = ("value", "less_time") if _is_ratio(headline) else ("points",)
-        _one_given(row, here, ("value", "less_time", "points"), keys, headline)
-        _check_numbers(row, here)
-        _check_conditions(row.conditions, f"{here}.conditions")
-        rows.append(row)
-    return tuple(rows)
+    paper = typed(Paper, tree["paper"], "paper")
+    _check_words("study", tree["study"])
+    if not isinstance(tree["claims"], list):
+        raise ConfigError(f"claims={tree['claims']}: must be a list, each entry behind a dash")
+    for place, node in enumerate(tree["claims"]):
+        where = f"claims[{place}]"
+        record = typed(ClaimKeys, node, where)
+        _check(record, where, strategies)
+        given = {key.name: getattr(record, key.name) for key in fields(ClaimKeys)}
+        yield Claim(**given, paper=paper, study=tree["study"], file=file)
 
 
 def _check(record: ClaimKeys, where: str, strategies: Sequence[str]) -> None:
     if not _ID.fullmatch(record.id):
         raise ConfigError(f"{where}.id={record.id}: must be small letters, digits and _, a letter first")
     for key in ("says", "source"):
-        _words(f"{where}.{key}", getattr(record, key))
+        _check_words(f"{where}.{key}", getattr(record, key))
     one_of(f"{where}.headline", record.headline, HEADLINES)
     one_of(f"{where}.quantifier", record.quantifier, QUANTIFIERS)
     one_of(f"{where}.certainty", record.certainty, CERTAINTIES)
-    _fits(f"{where}.metric", record.metric, METRICS[record.headline], record.headline)
     one_of(f"{where}.arm", record.arm, strategies)
     one_of(f"{where}.comparator", record.comparator, (*strategies, *OTHER_COMPARATORS))
     if record.comparator == record.arm:
         raise ConfigError(f"{where}.comparator={record.arm}: must be another than {where}.arm")
-    numbers = ("value", "less_time")
-    keys = (*numbers, "direction") if _is_ratio(record.headline) else ("direction",)
-    _one_given(record, where, (*numbers, "direction"), keys, record.headline)
-    if record.direction is not None:
-        _fits(f"{where}.direction", record.direction, DIRECTIONS[record.headline], record.headline)
-        if record.quantifier == "up_to":
-            raise ConfigError(
-                f"{where}.quantifier=up_to: needs a number, value or less_time; a direction has none"
-            )
-    _check_numbers(record, where)
+    directions, metrics = DIRECTIONS[record.headline], METRICS[record.headline]
+    for key, value, allowed in (
+        ("metric", record.metric, metrics),
+        ("direction", record.direction, (*directions, None)),
+    ):
+        if value not in allowed:
+            known = " or ".join(word for word in allowed if word)
+            raise ConfigError(f"{where}.{key}={value}: headline={record.headline} takes {known}")
+    _check_gain(record, where, number_allowed="faster" in directions)
     above(f"{where}.quality_margin", record.quality_margin, 0)
-    _finite(f"{where}.quality_margin", record.quality_margin)
-    _check_conditions(record.conditions, f"{where}.conditions")
-
-
-def _fits(where: str, value: str, allowed: Sequence[str], headline: str) -> None:
-    if value not in allowed:
-        raise ConfigError(f"{where}={value}: headline={headline} takes {' or '.join(allowed)}")
-
-
-def _is_ratio(headline: str) -> bool:
-    """Whether it judges a ratio, which a paper may give as a number."""
-    return "faster" in DIRECTIONS[headline]
-
-
-def _one_given(
-    part: ClaimKeys | TableRow, where: str, keys: Sequence[str], allowed: Sequence[str], headline: str
-) -> None:
-    """Refuse all but exactly one of `keys`, and one outside `allowed`."""
-    given = [key for key in keys if getattr(part, key) is not None]
-    for key in given:
-        if key not in allowed:
-            raise ConfigError(
-                f"{where}.{key}={getattr(part, key)}: headline={headline} takes "
-                f"{' or '.join(allowed)} instead"
-            )
-    if len(given) != 1:
-        has = " and ".join(given) or "none"
-        raise ConfigError(f"{where}: must give exactly one of {', '.join(allowed)}; has {has}")
-
-
-def _check_numbers(part: ClaimKeys | TableRow, where: str) -> None:
-    if part.value is not None:
-        above(f"{where}.value", part.value, 1)
-        _finite(f"{where}.value", part.value)
-    if part.less_time is not None and not 0 < part.less_time < 1:
-        raise ConfigError(
-            f"{where}.less_time={part.less_time}: must be above 0 and below 1 (a share: 0.34 for 34 % less)"
-        )
-    if isinstance(part, TableRow) and part.points is not None:
-        _finite(f"{where}.points", part.points)
-
-
-def _check_conditions(conditions: StatedConditions, where: str) -> None:
+    _check_finite(f"{where}.quality_margin", record.quality_margin)
     for key in ("nodes", "devices_per_node"):
-        if getattr(conditions, key) is not None:
-            at_least(f"{where}.{key}", getattr(conditions, key), 1)
+        if (count := getattr(record.conditions, key)) is not None:
+            at_least(f"{where}.conditions.{key}", count, 1)
 
 
-def _gain(value: float | None, less_time: float | None) -> float | None:
-    return 1 / (1 - less_time) if less_time is not None else value
+def _check_gain(record: ClaimKeys, where: str, *, number_allowed: bool) -> None:
+    """Refuse all but exactly one of value, less_time and direction."""
+    keys = ("value", "less_time", "direction")
+    given = [key for key in keys if getattr(record, key) is not None]
+    for key in given:
+        if key != "direction" and not number_allowed:
+            value = getattr(record, key)
+            raise ConfigError(f"{where}.{key}={value}: headline={record.headline} takes direction instead")
+    if len(given) != 1:
+        allowed = ", ".join(keys if number_allowed else ("direction",))
+        has = " and ".join(given) or "none"
+        raise ConfigError(f"{where}: must give exactly one of {allowed}; has {has}")
+    if record.direction is not None and record.quantifier == "up_to":
+        raise ConfigError(
+            f"{where}.quantifier=up_to: needs a number, value or less_time; a direction has none"
+        )
+    if record.value is not None:
+        above(f"{where}.value", record.value, 1)
+        _check_finite(f"{where}.value", record.value)
+    if record.less_time is not None and not 0 < record.less_time < 1:
+        raise ConfigError(
+            f"{where}.less_time={record.less_time}: must be above 0 and below 1 (a share: 0.34 for 34 % less)"
+        )
 
 
-def _finite(where: str, value: float) -> None:
+def _check_finite(where: str, value: float) -> None:
     if not math.isfinite(value):
         raise ConfigError(f"{where}={value}: must be finite")
 
 
-def _words(where: str, value: Any) -> str:
+def _check_words(where: str, value: Any) -> None:
     if not isinstance(value, str) or not value.strip():
         raise ConfigError(f"{where}={value!r}: must be text, and not empty")
-    return value
 
 
-def _mapping(where: str, value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ConfigError(f"{where}={value}: must hold keys and values, not a single value")
-    return {str(key): entry for key, entry in value.items()}
+def show(config_dir: Path | None) -> int:
+    """`daso-bench claims`: print all claims, also of `claims/` in `config_dir`, with the command that tests
+    each; returns the exit code. Raises ConfigError."""
+    folders = [config_dir] if config_dir else []
+    console, reference = make_console(), ""
+    for claim in load(folders):
+        if claim.paper.reference != reference:
+            reference = claim.paper.reference
+            say(console, reference, "bold")
+        console.print(claim_table(claim))
+        # Outside of the table, whose lines are broken: a command stays one piece to copy.
+        say(console, f"{'test it':<{_KEY_WIDTH}}{command(claim, folders)}")
+        say(console, "")
+    return 0
 
 
-def _list(where: str, value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise ConfigError(f"{where}={value}: must be a list, each entry behind a dash")
-    return value
+def claim_table(claim: Claim) -> Table:
+    """One claim: a line for each of its parts."""
+    table = Table(show_header=False, box=None, pad_edge=False, padding=0)
+    table.add_column(style="dim", no_wrap=True, min_width=_KEY_WIDTH)
+    table.add_column(overflow="fold")  # what does not fit goes on in the next line
+    for key, value in parts(claim).items():
+        table.add_row(Text(key), Text(value))
+    return table
+
+
+def parts(claim: Claim) -> dict[str, str]:
+    """The parts of a claim: name and text of each."""
+    explained = OTHER_COMPARATORS.get(claim.comparator)
+    return {
+        "claim": claim.id,
+        "says": claim.says,
+        "gain": gain_words(claim),
+        "judged by": _WORDS.get(claim.headline, claim.headline),
+        "against": claim.comparator + (f": {explained}" if explained else ""),
+        "stated in": f"{claim.source} (certainty: {claim.certainty})",
+        "conditions": claim.conditions.words,
+    }
+
+
+def command(claim: Claim, folders: Sequence[Path] = ()) -> str:
+    """The command that tests `claim`; "not there yet" after it where no folder has the study."""
+    study = Path("study") / f"{claim.study}.yaml"
+    needed = [folder for folder in folders if (folder / study).is_file() or claim.file.is_relative_to(folder)]
+    options = [word for folder in needed for word in ("--config-dir", str(folder))]
+    typed_words = shlex.join(["daso-bench", *options, f"+study={claim.study}"])
+    there = any((folder / study).is_file() for folder in (groups.CONF, *folders))
+    return typed_words if there else f"{typed_words}  (not there yet)"

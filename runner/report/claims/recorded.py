@@ -4,21 +4,20 @@
 names are those of docs/records.md.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from itertools import groupby
 from statistics import median
 from typing import Any
 
-from ...machine.run_queue import QUEUE_LIMIT, in_each_second
+from ...machine.cores import QUEUE_LIMIT, in_each_second
 from ...records.seed_ranges import trial_seeds
-from ..data.arms import Arm, Comparison
-from ..data.load import Run, number
+from ..data.arms import Arm, Comparison, text
+from ..data.load import Run, number, value_at
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Quantity:
     """`key`: what `Strategy.may_differ` calls it. `real`: concerns real machines, not the virtual clock.
 
@@ -28,21 +27,22 @@ class Quantity:
     key: str
     words: str
     read: Callable[[Run], str | None]
+    _: KW_ONLY
     real: bool = False
     complete: bool = False
 
 
 def complete(run: Run) -> bool:
     """Whether the run did all of its schedule; one that stopped at its target did no fixed work."""
-    stop = (run.config.get("train") or {}).get("stop")
+    stop = value_at(run.config, "train", "stop")
     return run.state == "finished" and stop in (None, "budget")
 
 
 def local_batch(run: Run) -> str | None:
     """Samples of each rank in a full step, `16 x 4` for four ranks of 16: as split, or the equal split."""
-    batches = (run.summary.get("strategy") or {}).get("batches")
-    batch = (run.config.get("train") or {}).get("global_batch_size")
-    nodes = (run.config.get("cluster") or {}).get("ranks_per_node")
+    batches = value_at(run.summary, "strategy", "batches")
+    batch = value_at(run.config, "train", "global_batch_size")
+    nodes = value_at(run.config, "cluster", "ranks_per_node")
     if isinstance(batches, list) and batches:
         split: Sequence[Any] = batches
     elif isinstance(batch, int) and isinstance(nodes, list) and nodes:
@@ -52,18 +52,6 @@ def local_batch(run: Run) -> str | None:
     else:
         return None
     return ", ".join(f"{size} x {len(list(group))}" for size, group in groupby(split))
-
-
-def threads_on_cores(run: Run) -> str | None:
-    """`4 on 8 cores`, of the host where most threads come on a core."""
-    worst = _worst_host(run)
-    return None if worst is None else f"{worst[0]} on {worst[1]} cores"
-
-
-def too_many_threads(run: Run) -> str:
-    """The sentence about a host with more threads than cores; "" if all fit or it is not known."""
-    worst = _worst_host(run)
-    return "" if worst is None or worst[0] <= worst[1] else f"{worst[0]} threads on {worst[1]} cores"
 
 
 def cores(run: Run) -> int | None:
@@ -76,7 +64,7 @@ def idle_cores(run: Run) -> str:
 
     A process that makes batches has a core of its own.
     """
-    workers = (run.config.get("launcher") or {}).get("loader_workers")
+    workers = value_at(run.config, "launcher", "loader_workers")
     threads = _threads_of_hosts(run, helpers=workers if isinstance(workers, int) else 0)
     least = _cores_of_hosts(run)
     if paced(run) or not threads or not least:
@@ -90,8 +78,8 @@ def paced(run: Run) -> bool:
     return run.world == "simulated" or bool(run.network and modelled_speed(run))
 
 
-def _worst_host(run: Run) -> tuple[int, int] | None:
-    """(threads, cores) of the host with most threads a core, from the ranks' own rows."""
+def most_threads(run: Run) -> tuple[int, int] | None:
+    """(threads, cores) of the host with most threads a core, from the ranks' own rows; None if not known."""
     threads, least = _threads_of_hosts(run), _cores_of_hosts(run)
     if not threads or not least:
         return None
@@ -122,7 +110,7 @@ def _cores_of_hosts(run: Run) -> dict[str, int]:
     quota, first = run.environment.get("cores"), next(iter(least))
     if not isinstance(quota, int):
         return least
-    if (run.config.get("launcher") or {}).get("pin"):
+    if value_at(run.config, "launcher", "pin"):
         # Ranks that are bound to cores record only those; the nodes of a run are alike.
         return dict.fromkeys(least, quota)
     return least | {first: min(least[first], quota)}
@@ -139,56 +127,36 @@ def hosts(run: Run) -> list[str]:
     return list(dict.fromkeys(nodes.values()))
 
 
+def _of_ranks(field: str, *, counted: bool = False) -> Callable[[Run], str | None]:
+    """The distinct values that the ranks recorded in `field`; `counted`: in rank order, `1 x 4`."""
+
+    def read(run: Run) -> str | None:
+        values = [row.get(field) for row in _ranks(run)]
+        if not values or None in values:
+            return None
+        if not counted:
+            return ", ".join(dict.fromkeys(text(value) for value in values))
+        return ", ".join(f"{text(value)} x {len(list(group))}" for value, group in groupby(values))
+
+    return read
+
+
+def _of(part: str, *names: str) -> Callable[[Run], str | None]:
+    """What stands at `names` in the run's `part`, "environment" or "summary"."""
+
+    def read(run: Run) -> str | None:
+        value = value_at(getattr(run, part), *names)
+        return None if value is None else text(value)
+
+    return read
+
+
 def _hosts(run: Run) -> str | None:
     return ", ".join(hosts(run)) or None
 
 
-def _distinct(field: str) -> Callable[[Run], str | None]:
-    """The distinct values that the ranks recorded in `field`."""
-
-    def read(run: Run) -> str | None:
-        values = [row.get(field) for row in _ranks(run)]
-        if not values or None in values:
-            return None
-        return ", ".join(dict.fromkeys(_text(value) for value in values))
-
-    return read
-
-
-def _by_rank(field: str) -> Callable[[Run], str | None]:
-    """The value of each rank in `field`, in rank order; equal neighbours together."""
-
-    def read(run: Run) -> str | None:
-        values = [row.get(field) for row in _ranks(run)]
-        if not values or None in values:
-            return None
-        groups = [(value, len(list(group))) for value, group in groupby(values)]
-        return ", ".join(f"{_text(value)} x {count}" for value, count in groups)
-
-    return read
-
-
-def _environment(*names: str) -> Callable[[Run], str | None]:
-    return _of(lambda run: run.environment, *names)
-
-
-def _summary(*names: str) -> Callable[[Run], str | None]:
-    return _of(lambda run: run.summary, *names)
-
-
-def _data_files(run: Run) -> str | None:
-    digests = run.summary.get("digests")
-    return str(digests.get("files", "as configured")) if isinstance(digests, Mapping) else None
-
-
-def _of(part: Callable[[Run], Mapping[str, Any]], *names: str) -> Callable[[Run], str | None]:
-    def read(run: Run) -> str | None:
-        value: Any = part(run)
-        for name in names:
-            value = value.get(name) if isinstance(value, Mapping) else None
-        return None if value is None else _text(value)
-
-    return read
+def _samples(run: Run) -> str | None:
+    return None if run.samples is None else text(run.samples)
 
 
 def _system(run: Run) -> str | None:
@@ -236,10 +204,6 @@ def _evaluations(*names: str) -> Callable[[Run], str | None]:
     return read
 
 
-def _count_of_evaluations(run: Run) -> str | None:
-    return str(len(run.evaluations)) if run.evaluations else None
-
-
 def _tuning(run: Run) -> str | None:
     """The same for arms that were searched alike; costs and results are in the table `tuning`."""
     study = run.config.get("study")
@@ -253,7 +217,7 @@ def _tuning(run: Run) -> str | None:
 
 def node_speed(run: Run) -> str | None:
     """`0.96 Tflop/s`, by node where they differ; `the machines' own` where no device is modelled."""
-    ranks = (run.config.get("cluster") or {}).get("ranks_per_node")
+    ranks = value_at(run.config, "cluster", "ranks_per_node")
     if not isinstance(ranks, list) or not all(isinstance(count, int) for count in ranks):
         return None
     speed = modelled_speed(run)
@@ -265,20 +229,11 @@ def node_speed(run: Run) -> str | None:
 
 def modelled_speed(run: Run) -> tuple[float, str] | None:
     """How fast a rank's modelled device is, and its unit; None where the machine's own computes."""
-    device = (run.config.get("cluster") or {}).get("device") or {}
     for name, unit in (("samples_per_second", "samples/s"), ("tflops", "Tflop/s")):
-        each = device.get(name)
+        each = value_at(run.config, "cluster", "device", name)
         if isinstance(each, int | float) and not isinstance(each, bool):
             return each, unit
     return None
-
-
-def _samples(run: Run) -> str | None:
-    return None if run.samples is None else _text(run.samples)
-
-
-def _world(run: Run) -> str | None:
-    return None if run.world == "unknown" else run.world
 
 
 def _schema(run: Run) -> str | None:
@@ -291,18 +246,10 @@ def _ranks(run: Run) -> list[Mapping[str, Any]]:
     return [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-
-
-def queued(run: Run) -> float | None:
-    """Run-queue seconds of the worst rank's threads together, per second of training; None: not recorded."""
-    return number(run.summary.get("run_queue_share"))
-
-
 def queue_share(arm: Arm) -> float | None:
-    """The median over the runs that count; None where none of them has recorded it."""
-    return median(shares) if (shares := _known(arm.counted)) else None
+    """Run-queue seconds of the worst rank's threads together, per second of training: the median over the
+    runs that count; None where none of them has recorded it."""
+    return median(shares) if (shares := _queued(arm.counted)) else None
 
 
 def busy_reason(arm: Arm) -> str:
@@ -318,7 +265,7 @@ def busy_reason(arm: Arm) -> str:
 
 def busy_warning(comparison: Comparison) -> str:
     """The sentence about a comparison in which runs waited for cores; "" where every run had its cores."""
-    shares = _known(run for run in comparison.runs if run.counted)
+    shares = _queued(run for run in comparison.runs if run.counted)
     busy = [waited for waited in shares if waited > QUEUE_LIMIT]
     if not busy:
         return ""
@@ -329,50 +276,54 @@ def busy_warning(comparison: Comparison) -> str:
     )
 
 
-def _known(runs: Iterable[Run]) -> list[float]:
-    return [waited for waited in map(queued, runs) if waited is not None]
+def _queued(runs: Iterable[Run]) -> list[float]:
+    shares = (number(run.summary.get("run_queue_share")) for run in runs)
+    return [share for share in shares if share is not None]
+
+
+def _data_files(run: Run) -> str | None:
+    digests = run.summary.get("digests")
+    return str(digests.get("files", "as configured")) if isinstance(digests, Mapping) else None
+
+
+def _count_of_evaluations(run: Run) -> str | None:
+    return str(len(run.evaluations)) if run.evaluations else None
+
+
+def _clock(run: Run) -> str | None:
+    return None if run.world == "unknown" else run.world
 
 
 QUANTITIES = (
-    Quantity(
-        key="model.initial", words="initial weights, digest", read=_summary("digests", "initial_weights")
-    ),
-    Quantity(key="model.parameters", words="trainable numbers of the model", read=_summary("parameters")),
-    Quantity(key="data.order", words="first 100 batches, digest", read=_summary("digests", "first_batches")),
-    Quantity(key="data.files", words="files of the data set, digest", read=_data_files),
-    Quantity(key="data.local_batch", words="samples of each rank in a step", read=local_batch),
-    Quantity(key="data.left_out", words="samples left out of an epoch", read=_summary("left_out_samples")),
-    Quantity(key="data.samples", words="samples trained in all", read=_samples, complete=True),
-    Quantity(
-        key="evaluation.set", words="evaluation set: split, samples", read=_evaluations("split", "count")
-    ),
-    Quantity(key="evaluation.mode", words="how models were evaluated", read=_evaluations("mode")),
-    Quantity(key="evaluation.count", words="evaluations", read=_count_of_evaluations, complete=True),
-    Quantity(key="tuning", words="tuning: trials of the arm, seeds, what was searched of all", read=_tuning),
-    Quantity(
-        key="arithmetic.flags", words="flags of arithmetic (TF32, ...)", read=_environment("arithmetic")
-    ),
-    Quantity(key="hardware.node_speed", words="modelled speed of all ranks of a node", read=node_speed),
-    Quantity(key="hardware.hosts", words="nodes", read=_hosts, real=True),
-    Quantity(key="hardware.system", words="system", read=_system, real=True),
-    Quantity(key="hardware.devices", words="devices", read=_distinct("device"), real=True),
-    Quantity(key="hardware.models", words="models of the devices", read=_distinct("device_model"), real=True),
-    Quantity(key="hardware.cores", words="usable cores of rank 0", read=_environment("cores"), real=True),
-    Quantity(key="threads.per_rank", words="threads of each rank", read=_by_rank("threads"), real=True),
-    Quantity(key="threads.affinity", words="cores of each rank", read=_by_rank("cores"), real=True),
-    Quantity(key="transport.backend", words="backend", read=_environment("backend")),
-    Quantity(key="transport.variables", words="variables of libraries", read=_variables, real=True),
-    Quantity(key="transport.network", words="who made the links", read=_network, real=True),
-    Quantity(key="versions.python", words="Python", read=_environment("python")),
-    Quantity(key="versions.packages", words="packages", read=_environment("packages")),
-    Quantity(key="versions.daso_bench", words="daso-bench", read=_environment("daso_bench")),
-    Quantity(key="code.commit", words="commit", read=_environment("commit")),
-    Quantity(key="code.changes", words="local changes, hash", read=_changes),
-    Quantity(key="rules.version", words="rules of measuring", read=_environment("rules_version")),
-    Quantity(key="rules.schema", words="schemas of the records", read=_schema),
-    Quantity(key="rules.clock", words="clock", read=_world),
-)
-
-THREADS_ON_CORES = Quantity(
-    key="threads.fit", words="threads over the cores of a machine", read=threads_on_cores, real=True
+    Quantity("model.initial", "initial weights, digest", _of("summary", "digests", "initial_weights")),
+    Quantity("model.parameters", "trainable numbers of the model", _of("summary", "parameters")),
+    Quantity("data.order", "first 100 batches, digest", _of("summary", "digests", "first_batches")),
+    Quantity("data.files", "files of the data set, digest", _data_files),
+    Quantity("data.local_batch", "samples of each rank in a step", local_batch),
+    Quantity("data.left_out", "samples left out of an epoch", _of("summary", "left_out_samples")),
+    Quantity("data.samples", "samples trained in all", _samples, complete=True),
+    Quantity("evaluation.set", "evaluation set: split, samples", _evaluations("split", "count")),
+    Quantity("evaluation.mode", "how models were evaluated", _evaluations("mode")),
+    Quantity("evaluation.count", "evaluations", _count_of_evaluations, complete=True),
+    Quantity("tuning", "tuning: trials of the arm, seeds, what was searched of all", _tuning),
+    Quantity("arithmetic.flags", "flags of arithmetic (TF32, ...)", _of("environment", "arithmetic")),
+    Quantity("hardware.node_speed", "modelled speed of all ranks of a node", node_speed),
+    Quantity("hardware.hosts", "nodes", _hosts, real=True),
+    Quantity("hardware.system", "system", _system, real=True),
+    Quantity("hardware.devices", "devices", _of_ranks("device"), real=True),
+    Quantity("hardware.models", "models of the devices", _of_ranks("device_model"), real=True),
+    Quantity("hardware.cores", "usable cores of rank 0", _of("environment", "cores"), real=True),
+    Quantity("threads.per_rank", "threads of each rank", _of_ranks("threads", counted=True), real=True),
+    Quantity("threads.affinity", "cores of each rank", _of_ranks("cores", counted=True), real=True),
+    Quantity("transport.backend", "backend", _of("environment", "backend")),
+    Quantity("transport.variables", "variables of libraries", _variables, real=True),
+    Quantity("transport.network", "who made the links", _network, real=True),
+    Quantity("versions.python", "Python", _of("environment", "python")),
+    Quantity("versions.packages", "packages", _of("environment", "packages")),
+    Quantity("versions.daso_bench", "daso-bench", _of("environment", "daso_bench")),
+    Quantity("code.commit", "commit", _of("environment", "commit")),
+    Quantity("code.changes", "local changes, hash", _changes),
+    Quantity("rules.version", "rules of measuring", _of("environment", "rules_version")),
+    Quantity("rules.schema", "schemas of the records", _schema),
+    Quantity("rules.clock", "clock", _clock),
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...records.trees import flatten
 from ..plots.arm_style import COLOURS
-from ..statistics.ratio import Times
+from ..statistics.welch import Times
 from .load import Run
 from .metric import ACCURACY, METRICS, Metric
 

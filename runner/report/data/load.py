@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ....strategies.errors import ConfigError
 from ...machine.folders import check_folder
 from ...records.json_lines import Crossing, Row, crossing, read_json, surviving
-from ...records.rows import EpochRow, StartRow, StretchRow
+from ...records.rows import EpochRow, StartRow, TrainIntervalRow
 from ...records.seed_ranges import block_of
 from .declared import name_of, task_of
 from .metric import Metric, metric_of
@@ -38,7 +38,7 @@ class Run:
     """One run directory. `place` is its path below the reported folder; units: docs/records.md.
 
     `evaluations` holds the surviving rows only; `replaced_rows` counts those that a later attempt replaced.
-    `rank_rows` holds every stretch of every attempt with its rank; `epochs` are rank 0's, surviving.
+    `rank_rows` holds every train interval of every attempt with its rank; `epochs` are rank 0's, surviving.
     `environment` is that of all attempts, what differs between them as text; `start` the row with which the
     first began. `copies`: places of other copies of this run directory.
     """
@@ -49,7 +49,7 @@ class Run:
     status: dict[str, Any]
     evaluations: list[Row]
     summary: Row
-    rank_rows: list[tuple[int, StretchRow]]
+    rank_rows: list[tuple[int, TrainIntervalRow]]
     replaced_rows: int
     damage: list[str]
     epochs: list[EpochRow] = field(default_factory=list)
@@ -58,7 +58,7 @@ class Run:
 
     @property
     def run_id(self) -> str:
-        return str(self.status.get("run_id") or _get(self.config, "run", "id") or Path(self.place).name)
+        return str(self.status.get("run_id") or value_at(self.config, "run", "id") or Path(self.place).name)
 
     @property
     def found_again(self) -> str:
@@ -69,7 +69,7 @@ class Run:
 
     @property
     def study(self) -> str:
-        return str(self.status.get("study") or _get(self.config, "study", "name") or "runs")
+        return str(self.status.get("study") or value_at(self.config, "study", "name") or "runs")
 
     def name(self, group: str) -> str:
         """The short name of what config group `group` holds ("strategy" -> "daso")."""
@@ -99,7 +99,7 @@ class Run:
     @property
     def network(self) -> str:
         """What makes the links slower than the machine's, "kernel" or "modelled"; "" for nothing."""
-        return str((self.summary.get("apparatus") or {}).get("network") or "")
+        return str((self.summary.get("validity") or {}).get("network") or "")
 
     @property
     def invalid(self) -> bool:
@@ -109,27 +109,27 @@ class Run:
     @property
     def arm_name(self) -> str:
         """`study.arm`: the study's name for what is compared; "" if it gave none."""
-        return str(_get(self.config, "study", "arm") or "")
+        return str(value_at(self.config, "study", "arm") or "")
 
     @property
     def size(self) -> str:
         """`study.size`: "" if the study has one size only."""
-        return str(_get(self.config, "study", "size") or "")
+        return str(value_at(self.config, "study", "size") or "")
 
     @property
     def assumption(self) -> str:
         """`study.assumption`: the one departure from what the study assumes otherwise; "" for none."""
-        return str(_get(self.config, "study", "assumption") or "")
+        return str(value_at(self.config, "study", "assumption") or "")
 
     @property
     def role(self) -> str:
         """`study.role`: "same_seeds" or "fresh_seeds" of a second baseline, "placebo", or ""."""
-        return str(_get(self.config, "study", "role") or "")
+        return str(value_at(self.config, "study", "role") or "")
 
     @property
     def tuned(self) -> str:
         """`study.tuned`: the arm whose tuned settings this run has; "" for the study's own settings."""
-        return str(_get(self.config, "study", "tuned") or "")
+        return str(value_at(self.config, "study", "tuned") or "")
 
     @property
     def seed(self) -> Any:
@@ -168,17 +168,17 @@ class Run:
 
     @property
     def target(self) -> float | None:
-        return _get(self.config, "train", "target")
+        return value_at(self.config, "train", "target")
 
     @property
     def stop(self) -> str:
         """What ends it: "budget", or the target ("first", "confirmed")."""
-        return str(_get(self.config, "train", "stop") or "budget")
+        return str(value_at(self.config, "train", "stop") or "budget")
 
     @property
     def metric(self) -> str:
         """What the target is about: "accuracy", "miou", "loss" and so on."""
-        return str(_get(self.config, "train", "target_metric") or "accuracy")
+        return str(value_at(self.config, "train", "target_metric") or "accuracy")
 
     @cached_property
     def crossing(self) -> Crossing | None:
@@ -208,7 +208,7 @@ class Run:
     @cached_property
     def judged_by(self) -> Metric:
         """What its models are judged by."""
-        target = _get(self.config, "dataset", "_target_")
+        target = value_at(self.config, "dataset", "_target_")
         return metric_of(self.metric, self.evaluations, self.summary, task=task_of(str(target or "")))
 
     def points(self, x: str) -> list[Point]:
@@ -241,10 +241,10 @@ class Run:
 
     @property
     def spent_s(self) -> float | None:
-        """Recorded training time of all attempts, redone work included: the slowest rank of every stretch."""
+        """Recorded training time of all attempts, redone work included: each interval's slowest rank."""
         slowest: dict[tuple[Any, Any], float] = defaultdict(float)
         for _, row in self.rank_rows:
-            key = (row.attempt, row.stretch)
+            key = (row.attempt, row.index)
             slowest[key] = max(slowest[key], number(row.train_s) or 0.0)
         return sum(slowest.values()) if slowest else None
 
@@ -277,8 +277,9 @@ def number(value: Any) -> float | None:
     return None
 
 
-def _get(config: Mapping[str, Any], *names: str) -> Any:
-    value: Any = config
+def value_at(tree: Mapping[str, Any], *names: str) -> Any:
+    """What stands at `names`, each inside the one before; None where one is missing."""
+    value: Any = tree
     for name in names:
         value = value.get(name) if isinstance(value, Mapping) else None
     return value
@@ -340,13 +341,15 @@ def load_run(path: Path, place: str) -> Run:
     damage: list[str] = []
     rows = rows_of(path / "metrics.jsonl", f"{place}/metrics.jsonl", damage)
     kept = surviving(rows)
-    rank_rows: list[tuple[int, StretchRow]] = []
+    rank_rows: list[tuple[int, TrainIntervalRow]] = []
     counted: list[list[Row]] = []
     for file in sorted((path / "ranks").glob("*.jsonl")):
         rank = int(file.stem) if file.stem.isdigit() else -1
         of_rank = rows_of(file, f"{place}/ranks/{file.name}", damage)
         counted.append(of_rank)
-        rank_rows += [(rank, _stretch(row)) for row in of_rank if row.get("kind") == StretchRow.kind]
+        rank_rows += [
+            (rank, _train_interval(row)) for row in of_rank if row.get("kind") == TrainIntervalRow.kind
+        ]
     status = mapping_of(path / "status.json", place, read_json, damage)
     judged = [_shared(row) for row in kept if row.get("kind") == "evaluation" and _usable(row)]
     summaries = [row for row in kept if row.get("kind") == "summary"]
@@ -370,9 +373,9 @@ def _shared(value: Any) -> Any:
     return {sys.intern(key): item for key, item in value.items()} if isinstance(value, dict) else value
 
 
-def _stretch(row: Row) -> StretchRow:
-    """What a report needs of a stretch: of many runs the rest would take most of the memory."""
-    return StretchRow.read(
+def _train_interval(row: Row) -> TrainIntervalRow:
+    """What a report needs of a train interval: of many runs the rest would take most of the memory."""
+    return TrainIntervalRow.read(
         {**row, "parts_s": _shared(row.get("parts_s")), "segments_s": {}, "payload_bytes": {}}
     )
 

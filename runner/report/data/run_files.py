@@ -34,7 +34,7 @@ def rows_of(path: Path, name: str, damage: list[str]) -> list[Row]:
     except OSError as error:
         damage.append(f"{name}: {error.strerror}")
         return []
-    damage += [item.sentence(name) for item in read.damage]
+    damage += [f"{name}, {sentence}" for sentence in read.damage]
     return read.rows
 
 

@@ -18,8 +18,7 @@ from ..data.load import Run
 from ..plots.pictures import Plot
 from ..section import Rows, Section, one_each, with_rows
 from ..simulation_errors import where
-from ..statistics import ratio
-from ..statistics.ratio import Ratio
+from ..statistics.welch import Ratio, welch
 from ..target import baseline_of, study_of
 
 if TYPE_CHECKING:
@@ -105,7 +104,7 @@ def _readings(comparison: Comparison) -> Readings | None:
     for arm, runs in read:
         times, gain = per_sample(runs), None
         if baseline is not None and arm is not baseline:
-            gain = ratio.welch(per_sample(baseline.complete), times, level=level)
+            gain = welch(per_sample(baseline.complete), times, level=level)
         counted = [run.summary["reader"] for run in runs]
         cached = [run.start.still_cached for run in runs if run.start.still_cached is not None]
         lines.append(

@@ -14,7 +14,7 @@ from ..data.arms import Arm, Comparison, settings, text
 from ..data.load import Run
 from ..section import Rows, Section, with_rows
 from ..statistics import reached
-from ..statistics.ratio import Interval, Regret, Times, regret
+from ..statistics.welch import Interval, Regret, Times, regret
 from ..target import budget_s, study_of, way
 
 NO_DEFAULT = "no run with the default settings"

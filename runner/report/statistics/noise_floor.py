@@ -1,4 +1,4 @@
-"""Checks of a study by itself: noise floor, placebo, wrong baseline, and samples against a stored reference.
+"""Checks of a study by itself: noise floor, placebo, and samples against a stored reference.
 
 The noise floor is what two measurements of the same baseline differ by; nothing smaller is called a gain.
 Source: docs/method.md, "Noise floor", "Study design" and "Validity and guard".
@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import stdtr
 
 from ....strategies.errors import ConfigError
-from .ratio import FEWEST_RUNS, LEVEL, SIGNIFICANT, Interval, Ratio, Times, holm, mean_of
+from .welch import FEWEST_RUNS, LEVEL, SIGNIFICANT, Interval, Ratio, Times, holm, mean_of
 
 
 def distance(log_ratio: Any, half_width: Any = 0.0) -> Any:
@@ -100,14 +100,6 @@ def placebo_differs(low: Any, high: Any, floor: Any) -> Any:
     return (low > 1 + floor) | (high < 1 / (1 + floor))
 
 
-def wrong_baseline(interval: Interval, floor: float) -> bool:
-    """Whether the other of flat and hierarchical ddp beat the baseline A in the scored runs.
-
-    `interval`: of T_A / T_other; `floor`: m as a share.
-    """
-    return interval.low > 1 + floor
-
-
 @dataclass(frozen=True, kw_only=True)
 class Shift:
     """ln of how many times the samples of the stored reference were needed, and its one-sided p.
@@ -125,43 +117,32 @@ class Shift:
         return self.adjusted < SIGNIFICANT
 
 
-def worse(reference: Times, runs: Times) -> Shift:
+def worse(reference: Times, runs: Times, *, sign: float = 1.0) -> Shift:
     """A baseline against the stored convergence points, samples to target: flagged, it is a "weak baseline".
 
-    One-sided pooled t test on ln S_target; p is that of "not worse". Raises ConfigError without a run on
-    either side, or fewer than 3 in all.
+    One-sided pooled t test on ln S_target; p is that of "not worse" (`sign` -1: of "not better"). Raises
+    ConfigError without a run on either side, or fewer than 3 in all.
     """
-    return _shift(reference, runs, sign=1.0)
-
-
-def better_in_samples(reference: Times, runs: Times) -> Shift:
-    """Any arm against the same points: flagged, it needs fewer samples than it should, until explained.
-
-    p is that of "not better", of this arm alone. Raises ConfigError as `worse` does.
-    """
-    return _shift(reference, runs, sign=-1.0)
-
-
-def any_better(reference: Times, arms: Mapping[str, Times]) -> dict[str, Shift]:
-    """All arms of a comparison against the same points, by name: with p by Holm over all of them.
-
-    Each at 5 % by itself, seven sound arms would lose a verdict in about one study of four; corrected, in at
-    most one of twenty, however many there are. (All share the reference, so Holm gives away a little: of
-    seven arms 4 %.)
-    """
-    shifts = {name: better_in_samples(reference, runs) for name, runs in arms.items()}
-    adjusted = holm([shift.p for shift in shifts.values()])
-    return {
-        name: replace(shift, adjusted=p) for (name, shift), p in zip(shifts.items(), adjusted, strict=True)
-    }
-
-
-def _shift(reference: Times, runs: Times, *, sign: float) -> Shift:
     counts = (len(reference.seconds), len(runs.seconds))
     if min(counts) < 1 or sum(counts) < 3:
         raise ConfigError(f"reference and runs: {counts[0]} and {counts[1]}; must be 1 or more, 3 in all")
     log_shift, p = pooled(np.array(reference.logs), np.array(runs.logs), sign=sign)
     return Shift(log_shift=float(log_shift), p=float(p), adjusted=float(p))
+
+
+def any_better(reference: Times, arms: Mapping[str, Times]) -> dict[str, Shift]:
+    """All arms of a comparison against the same points, by name: flagged, one needs fewer samples than it
+    should, until explained.
+
+    p is that of "not better", of each arm alone, and by Holm over all of them. Each at 5 % by itself, seven
+    sound arms would lose a verdict in about one study of four; corrected, in at most one of twenty, however
+    many there are. (All share the reference, so Holm gives away a little: of seven arms 4 %.)
+    """
+    shifts = {name: worse(reference, runs, sign=-1.0) for name, runs in arms.items()}
+    adjusted = holm([shift.p for shift in shifts.values()])
+    return {
+        name: replace(shift, adjusted=p) for (name, shift), p in zip(shifts.items(), adjusted, strict=True)
+    }
 
 
 def pooled(reference: Any, runs: Any, *, sign: float = 1.0) -> tuple[Any, Any]:

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.special import betaincinv, nctdtr
 
 from ....strategies.errors import ConfigError, above, at_least
-from .ratio import LEVEL, t_limit
+from .welch import LEVEL, t_limit
 
 POWER = 0.8
 _POINTS = 400  # of the mean over u: quantiles at the midpoints of equal shares
@@ -40,10 +40,10 @@ def power(difference: float, sd: float, runs: int, *, level: float = LEVEL, two_
     u = betaincinv(half, half, shares)
     limits = t_limit(level, (runs - 1) / (u**2 + (1 - u) ** 2))
     noncentrality = abs(difference) / (sd * math.sqrt(2 / runs))
-    tails = 1 - nctdtr(2 * runs - 2, noncentrality, limits)
-    if two_sided:
-        tails = tails + nctdtr(2 * runs - 2, noncentrality, -limits)
-    return float(tails.mean())
+    # scipy gives NaN for tails that are too small for a float: these are 0.
+    missed = np.nan_to_num(nctdtr(2 * runs - 2, noncentrality, limits))
+    other_side = np.nan_to_num(nctdtr(2 * runs - 2, noncentrality, -limits)) if two_sided else 0.0
+    return float((1 - missed + other_side).mean())
 
 
 def detectable(runs: int, sd: float, *, level: float = LEVEL) -> float:

@@ -8,8 +8,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ....strategies.errors import ConfigError
-from .ratio import FEWEST_RUNS, LEVEL, Estimate, Interval, welch_difference
-from .verdict import PROVISIONAL, Conditions, Forecast, Hypothesis, Verdict, Word, not_judged, smallest_n
+from .verdict import (
+    PROVISIONAL,
+    Bound,
+    Conditions,
+    Forecast,
+    Hypothesis,
+    Verdict,
+    Word,
+    not_judged,
+    smallest_n,
+)
+from .welch import FEWEST_RUNS, LEVEL, Estimate, Interval, welch_difference
 
 SAME_STEP = Interval(0.95, 1.05)  # ratio of times per step within which one common time compares quality
 _NEED_QUALITY = ("reproduced", "partly", "supported")  # words that need the quality to hold as well
@@ -150,7 +160,7 @@ def _verdict(
         return "contradicted" if ends.high < edges[0] else "inconclusive"
 
     # The bound of communication does not concern quality.
-    refused = not_judged(claim, replace(conditions, bound=None))
+    refused = not_judged(claim, replace(conditions, bound=Bound()))
     if refused is not None:
         return refused
     if interval is None:

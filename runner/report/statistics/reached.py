@@ -1,20 +1,17 @@
 """Censored times: rates, medians and ratios of arms of which some runs missed the target.
 
-No run is dropped, and a run that missed the target never counts as one that crossed it.
-
-Source: docs/method.md, "Runs that miss the target".
+No run is dropped, and a run that missed the target never counts as one that crossed it. Source:
+docs/method.md, "Runs that miss the target".
 """
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from scipy import stats
 
 from ....strategies.errors import ConfigError, above
 from ...records.json_lines import Crossing
-from . import ratio
-from .ratio import LEVEL, Interval, Ratio, Side, Times
+from .welch import LEVEL, Interval, Ratio, Side, Times, welch
 
 _ENOUGH_REACHED = 0.5  # a smaller share gives a rate and no time
 
@@ -62,11 +59,6 @@ class Reached:
         return self.reached == self.runs
 
     @property
-    def crossed_s(self) -> list[float]:
-        """The crossing times, ascending."""
-        return sorted(time for time, met in zip(self.seconds, self.met, strict=True) if met)
-
-    @property
     def rate_only(self) -> bool:
         """Whether fewer than half reached it, so that only the rate is reported and no time."""
         return self.reached / self.runs < _ENOUGH_REACHED
@@ -78,9 +70,7 @@ def log_width(crossing: Crossing) -> float:
 
 
 def wilson(reached: int, runs: int, *, level: float = LEVEL) -> Interval:
-    """Wilson's interval of k of n, no continuity correction. Raises ConfigError unless 0 <= k <= n > 0."""
-    if not 0 <= reached <= runs or runs == 0:
-        raise ConfigError(f"reached={reached} of runs={runs}: must be 0 <= reached <= runs, with runs >= 1")
+    """Wilson's interval of k of n, no continuity correction."""
     ends = stats.binomtest(reached, runs).proportion_ci(level, method="wilson")
     return Interval(float(ends.low), float(ends.high))
 
@@ -92,40 +82,35 @@ def median_s(arm: Reached) -> float | None:
     """
     if arm.rate_only:
         return None
+    crossed = [time for time, met in zip(arm.seconds, arm.met, strict=True) if met]
     missed = [arm.budget_s] * (arm.runs - arm.reached)
-    curve = stats.ecdf(stats.CensoredData(uncensored=arm.crossed_s, right=missed)).sf
+    curve = stats.ecdf(stats.CensoredData(uncensored=crossed, right=missed)).sf
     points = zip(curve.quantiles.tolist(), curve.probabilities.tolist(), strict=True)
     # The product of fractions may end a rounding error above a half that is exact.
     return next((time for time, left in points if left <= 0.5 + 1e-12), None)
 
 
-def expected_running_s(arm: Reached) -> float | None:
-    """ERT: the time of all runs, failures with what they used, per run that reached it; None if none did."""
-    return math.fsum(arm.seconds) / arm.reached if arm.reached else None
-
-
-def compare(
-    base: Reached, arm: Reached, *, method: Callable[..., Ratio | None] = ratio.welch, level: float = LEVEL
-) -> Ratio | None:
+def compare(base: Reached, arm: Reached, *, level: float = LEVEL) -> Ratio | None:
     """The ratio of crossing times; failures of one arm enter at the budget and leave one end unknown.
 
     Failures of the baseline only: its true times are at least that long, "≥"; of the arm only: "≤". None if
     both have failures, if fewer than half of either reached it (rate only, no time), or below 3 runs. The
     interval is that of the times at the budget with its open end removed, since the printed point alone would
-    leave out the scatter. `method`: `ratio.welch` or `ratio.paired`. Raises ConfigError for unequal budgets.
+    leave out the scatter. Raises ConfigError for unequal budgets.
     """
     if base.budget_s != arm.budget_s:
         raise ConfigError(f"budget_s={base.budget_s} and {arm.budget_s}: must be equal for all arms")
     if base.rate_only or arm.rate_only or not (base.all_reached or arm.all_reached):
         return None
-    side: Side = "≤" if base.all_reached else "≥"
-    both = base.all_reached and arm.all_reached
-    return method(at_budget(base), at_budget(arm), level=level, side="" if both else side)
+    side: Side = ""
+    if not (base.all_reached and arm.all_reached):
+        side = "≤" if base.all_reached else "≥"
+    return welch(at_budget(base), at_budget(arm), level=level, side=side)
 
 
 def at_budget(arm: Reached) -> Times:
     """All runs as times, failures at the budget with the quadratic mean of the widths: same grid variance."""
-    widths: Sequence[float] = ()
+    widths: list[float] = []
     if arm.log_widths:
         typical = math.sqrt(math.fsum(width**2 for width in arm.log_widths) / len(arm.log_widths))
         known = iter(arm.log_widths)

@@ -6,13 +6,14 @@ docs/method.md, "Verdict on a claim"; rule numbers are those of its table.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from ....strategies.errors import ConfigError, above, at_least, one_of
-from .ratio import SIGNIFICANT, Interval
+from ....strategies.errors import ConfigError, above, one_of
+from .noise_floor import NoiseFloor
+from .welch import SIGNIFICANT, Interval
 
 HEADLINES = ("fixed_work", "time_to_target", "efficiency", "quality_at_time")
 QUANTIFIERS = ("typical", "up_to")
@@ -24,6 +25,11 @@ A_GAIN = "a gain"
 EXCEEDED = "exceeded"
 PROVISIONAL = "provisional"
 NOT_AFTER_CORRECTION = "not after correction"
+CANNOT = {  # by what a bound rests on
+    "communication": "no communication saving",
+    "balance and communication": "not even perfect balance without communication",
+    "cores": "not even all cores at work, each as fast as one alone,",
+}
 TOO_NOISY, REPRODUCED, CONTRADICTED, PARTLY, INCONCLUSIVE = 2, 3, 4, 5, 6  # rules
 
 Word = Literal[
@@ -63,59 +69,44 @@ class Hypothesis:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Bound:
+    """What nothing here can exceed: times as fast as the comparator; None where it is not known.
+
+    `limit`: the upper one-sided 95 % limit of `value`. `of`: what the bound rests on, a key of `CANNOT`.
+    `unknown`: why it is none, or not as low as it could be. `impossible`: why it is none, and no measurement
+    of this study is to be judged.
+    """
+
+    value: float | None = None
+    limit: float | None = None
+    of: str = "communication"
+    unknown: str = ""
+    impossible: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Conditions:
     """All that decides on a verdict besides the interval.
 
-    `runs`: n of the compared arm with fewer. `clock_floor`, `fresh_floor`: m_clock and m_fresh as shares,
-    None if A′ or A″ was not run. `fresh_unknown`: why m_fresh is None although A″ was run. `biased`: A/A′
-    misses 1. `evaluations`: before the crossing, of the median run, the smaller of both arms; only
-    time_to_target needs it. `bound`: T / (T - exposed - waiting) of the baseline, where devices differ
-    (`uneven`) that of perfect balance, of an efficiency all cores at work as one alone is (`headroom`), None
-    if unknown; `bound_limit`: its upper 95 % limit. `bound_unknown`: why it is none, or not as low as it
-    could be. `own_conditions`: these are the claim's own stated ones. `differs`: what differs from them;
-    `not_stated`: what the source does not give. `forbidden`: why checks of the study forbid a verdict
-    ("weak baseline"). Raises ConfigError for a negative number or a bound below 1.
+    `runs`: n of the compared arm with fewer. `evaluations`: before the crossing, of the median run, the
+    smaller of both arms; only time_to_target needs it. `own_conditions`: these are the claim's own stated
+    ones. `differs`: what differs from them; `not_stated`: what the source does not give. `forbidden`: why
+    checks of the study forbid a verdict ("weak baseline").
     """
 
     runs: int
-    clock_floor: float | None
-    fresh_floor: float | None
-    fresh_unknown: str = ""
-    biased: bool = False
+    noise: NoiseFloor
     evaluations: float | None = None
-    bound: float | None = None
-    bound_limit: float | None = None
-    uneven: bool = False
-    headroom: bool = False
-    bound_unknown: str = ""
+    bound: Bound = field(default_factory=Bound)
     own_conditions: bool = False
     differs: tuple[str, ...] = ()
     not_stated: tuple[str, ...] = ()
     forbidden: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        lows = {"runs": 0, "clock_floor": 0, "fresh_floor": 0, "evaluations": 0, "bound": 1, "bound_limit": 1}
-        for name, low in lows.items():
-            value = getattr(self, name)
-            if value is not None:
-                at_least(name, value, low)
-
-    @property
-    def floor(self) -> float | None:
-        """m = max(m_clock, m_fresh); None if one is missing."""
-        if self.clock_floor is None or self.fresh_floor is None:
-            return None
-        return max(self.clock_floor, self.fresh_floor)
-
-    @property
-    def remarks_of_all(self) -> tuple[str, ...]:
-        """The remark that every verdict of the study gets."""
-        return (PROVISIONAL,) if self.biased else ()
-
     @property
     def left_open(self) -> tuple[str, ...]:
         """What no verdict of the study could take into account."""
-        unknown = (self.bound_unknown,) if self.bound_unknown else ()
+        unknown = (self.bound.unknown,) if self.bound.unknown else ()
         return (*unknown, *(f"not stated: {condition}" for condition in self.not_stated))
 
 
@@ -138,7 +129,7 @@ class Verdict:
         """The verdict with what holds for every verdict of the study."""
         return replace(
             self,
-            remarks=(*self.remarks, *conditions.remarks_of_all),
+            remarks=(*self.remarks, *((PROVISIONAL,) if conditions.noise.biased else ())),
             reasons=(*self.reasons, *conditions.left_open),
         )
 
@@ -196,7 +187,7 @@ def ratio_verdict(
     refused = not_judged(claim, conditions)
     if refused is not None:
         return refused
-    floor = conditions.floor
+    floor = conditions.noise.floor
     assert floor is not None, "a missing floor is a reason for no verdict"
     rule = _direction if claim.value is None else _number
     word, remarks = rule(claim, interval or UNKNOWN, conditions, floor)
@@ -223,14 +214,12 @@ def not_judged(claim: Hypothesis, conditions: Conditions) -> Verdict | None:
 
 
 def _no_verdict_reasons(conditions: Conditions, headline: str) -> tuple[str, ...]:
-    reasons: list[str] = []
+    noise, reasons = conditions.noise, list[str]()
     if conditions.runs < FEWEST_VERDICT_RUNS:
         reasons.append(f"{conditions.runs} runs per arm: a verdict needs {FEWEST_VERDICT_RUNS}")
-    if conditions.clock_floor is None:
-        reasons.append("A′ is missing: no noise floor")
-    if conditions.fresh_floor is None:
-        unknown = conditions.fresh_unknown
-        reasons.append(f"no noise floor: {unknown}" if unknown else "A″ is missing: no noise floor")
+    reasons += [f"{name} is missing: no noise floor" for name in noise.missing]
+    if noise.unknown:
+        reasons.append(f"no noise floor: {noise.unknown}")
     if headline == "time_to_target":
         if conditions.evaluations is None:
             reasons.append("the evaluations before the crossing were not counted")
@@ -244,14 +233,10 @@ def _no_verdict_reasons(conditions: Conditions, headline: str) -> tuple[str, ...
 def _untestable_reasons(claim: Hypothesis, conditions: Conditions) -> tuple[str, ...]:
     """Rule 1. An unknown bound forbids nothing, nor does any bound in the claim's own conditions."""
     reasons = [f"differs from the claim's: {condition}" for condition in conditions.differs]
-    bound, value = conditions.bound, claim.value
-    if value is not None and bound is not None and bound < value and not conditions.own_conditions:
-        limit = "no communication saving"
-        if conditions.uneven:
-            limit = "not even perfect balance without communication"
-        if conditions.headroom:
-            limit = "not even all cores at work, each as fast as one alone,"
-        reasons.append(f"{limit} can exceed {bound:.3g} here, the claim is {value:.4g}")
+    most, value = conditions.bound.value, claim.value
+    if value is not None and most is not None and most < value and not conditions.own_conditions:
+        cannot = CANNOT[conditions.bound.of]
+        reasons.append(f"{cannot} can exceed {most:.3g} here, the claim is {value:.4g}")
     return tuple(reasons)
 
 
@@ -284,7 +269,7 @@ def _number(
 
 def _cannot_be_reached(value: float, conditions: Conditions) -> bool:
     """In the claim's own conditions even the upper limit of the bound is below a: no saving reaches it."""
-    limit = conditions.bound_limit
+    limit = conditions.bound.limit
     return conditions.own_conditions and limit is not None and limit < bands(value).a
 
 

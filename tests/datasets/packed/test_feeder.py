@@ -16,12 +16,19 @@ from typing import cast
 import numpy as np
 import pytest
 
-from daso_bench.datasets.packed import readers, strided_reader
+from daso_bench.datasets.packed import readers
 from daso_bench.datasets.packed.feeder import Feeder, FeederGone, Geometry, Member
 from daso_bench.datasets.packed.packed_file import Packed
-from daso_bench.datasets.packed.readers import CounterTally, Load, Reader, block, chunked_shuffle, node_batch
+from daso_bench.datasets.packed.readers import (
+    CounterTally,
+    Load,
+    Reader,
+    block,
+    chunked_shuffle,
+    node_batch,
+    strided,
+)
 from daso_bench.datasets.packed.record_order import Epoch, Stretch
-from daso_bench.datasets.packed.strided_reader import strided
 from daso_bench.datasets.sampler import Sampler
 
 MakePacked = Callable[..., Path]
@@ -164,8 +171,7 @@ def test_a_fault_in_a_reader_is_told_by_its_kind_and_its_traceback_is_in_the_log
 
 
 LAYOUTS: dict[str, Callable[..., Reader]] = {
-    "strided by threads": partial(strided, threads=True),
-    "strided, announced": partial(strided, threads=False),
+    "strided": strided,
     "block": block,
     "node_batch": node_batch,
     "chunked_shuffle": partial(chunked_shuffle, seed=5, chunk_bytes=400, window_chunks=2),
@@ -206,8 +212,7 @@ class Disk:
 @pytest.fixture
 def held(make_packed: MakePacked, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Held]:
     """A feeder of small lots, announced reads and windows, one step of which is used; it is held."""
-    monkeypatch.setattr(strided_reader, "LOT_BYTES", 3000)
-    monkeypatch.setattr(strided_reader, "ANNOUNCED", 8)
+    monkeypatch.setattr(readers, "ANNOUNCED", 8)
     monkeypatch.setattr(readers, "READ_AHEAD_BYTES", 1000)
 
     def begun(layout: str) -> Held:
@@ -261,24 +266,3 @@ def test_a_feeder_that_is_held_can_be_closed(held: Callable[[str], Held], layout
         member.close()
     packed.read(0, 1, memoryview(bytearray(12)))  # whoever reads next need not wait
     packed.close()
-
-
-def test_a_member_that_leaves_is_noticed_though_threads_of_the_reader_are_held(
-    make_packed: MakePacked, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk = Disk(monkeypatch)
-    ours, theirs = pipe()
-    with Packed(make_packed(RECORDS)) as packed:
-        disk.read_s = 0.02
-        epoch = Epoch(batch=BATCH, steps=10, full=(BATCH,), last=(BATCH,), ranks_of_nodes=(1,))
-        tally = CounterTally()
-        reader = strided(packed, [Stretch(number=0, epoch=epoch)], 0, tally, threads=True)
-        feeder = Feeder(packed, reader, [ours], Geometry.of(packed, BATCH), tally)
-        member = Member(theirs)
-        next(member)
-        while feeder.counters.useful_bytes < 2 * BATCH * 12:  # then it waits for the member
-            time.sleep(0.001)
-        feeder.hold(True)
-        member.close()
-        with pytest.raises(FeederGone, match="member 0 of the node has ended"):
-            feeder.join()

@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -21,23 +21,15 @@ from daso_bench.datasets.packed.readers import (
     Counters,
     CounterTally,
     Reader,
-    block,
     chunked_shuffle,
-    node_batch,
     read_runs,
+    strided,
 )
-from daso_bench.datasets.packed.record_order import (
-    ChunkedOrder,
-    Epoch,
-    RecordOrder,
-    RecordRun,
-    Stretch,
-)
-from daso_bench.datasets.packed.strided_reader import strided
+from daso_bench.datasets.packed.record_order import Epoch, RecordOrder, Stretch, chunked_order
 from daso_bench.datasets.sampler import Sampler
 
 MakePacked = Callable[..., Path]
-LAYOUTS = ("strided", "announced", "block", "node_batch", "chunked_shuffle")
+LAYOUTS = ("strided", "block", "node_batch", "chunked_shuffle")
 BY_NODE = ("node_batch", "chunked_shuffle")
 SEED, CHUNK_BYTES, WINDOW_CHUNKS = 5, 40, 2
 SIZES = tuple(1 + (7 * place) % 23 for place in range(53))
@@ -83,8 +75,8 @@ def runs(draw: st.DrawFn) -> Drawn:
 def order_of(layout: str, packed: Packed) -> RecordOrder:
     """The order that a layout promises."""
     if layout == "chunked_shuffle":
-        return ChunkedOrder(record_order.chunks(packed.starts(), CHUNK_BYTES), SEED, WINDOW_CHUNKS)
-    return getattr(record_order, layout.replace("announced", "strided"))
+        return chunked_order(record_order.chunks(packed.starts(), CHUNK_BYTES), SEED, WINDOW_CHUNKS)
+    return getattr(record_order, layout)
 
 
 def reader_of(
@@ -94,9 +86,7 @@ def reader_of(
     if layout == "chunked_shuffle":
         keys = {"seed": SEED, "chunk_bytes": CHUNK_BYTES, "window_chunks": WINDOW_CHUNKS}
         return chunked_shuffle(packed, stretches, place, tally, **keys)
-    if layout in ("strided", "announced"):
-        return strided(packed, stretches, place, tally, threads=layout == "strided")
-    return (block if layout == "block" else node_batch)(packed, stretches, place, tally)
+    return getattr(readers, layout)(packed, stretches, place, tally)
 
 
 def went_through(
@@ -161,12 +151,12 @@ def test_jumps_are_counted_as_h13_counts_them(make_packed: MakePacked) -> None:
     with Packed(make_packed(48)) as packed:
         jumps = {
             layout: [went_through(layout, packed, stretches, place)[1].jumps for place in range(2)]
-            for layout in ("strided", "announced", "block", "node_batch")
+            for layout in ("strided", "block", "node_batch")
         }
-        for layout, ranks in (("node_batch", 3), ("strided", 1), ("announced", 1)):
+        for layout, ranks in (("node_batch", 3), ("strided", 1)):
             alone = [Stretch(number=0, epoch=Epoch.of(Sampler(48, 9, ranks, 0), (ranks,)))]
             assert went_through(layout, packed, alone, 0)[1].jumps == 1
-    assert jumps == {"strided": [16, 16], "announced": [16, 16], "block": [1, 1], "node_batch": [5, 5]}
+    assert jumps == {"strided": [16, 16], "block": [1, 1], "node_batch": [5, 5]}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -209,7 +199,7 @@ class Calls:
 
 
 @pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="the system takes no advice")
-@pytest.mark.parametrize("layout", ["block", "node_batch", "chunked_shuffle", "announced"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("sizes", [(), SIZES], ids=["one size", "many sizes"])
 def test_every_byte_is_announced_before_it_is_read(
     make_packed: MakePacked, monkeypatch: pytest.MonkeyPatch, layout: str, sizes: tuple[int, ...]
@@ -270,7 +260,7 @@ def test_another_thread_helps_where_there_is_enough_to_read_and_the_bytes_are_th
     with Packed(path) as packed:
         size = read_runs(
             packed,
-            [RecordRun(first=70, count=20), RecordRun(first=5, count=40)],
+            [range(70, 90), range(5, 45)],
             memoryview(into),
             tally,
             helper,
@@ -280,3 +270,31 @@ def test_another_thread_helps_where_there_is_enough_to_read_and_the_bytes_are_th
     assert size == len(into) == tally.counters().requested_bytes
     assert helper.asked == (worth <= len(into))
     assert (tally.counters().reads, tally.counters().jumps) == (2, 2)
+
+
+class Watched(Packed):
+    """Notes at each read how many announced records are not read yet."""
+
+    announced_count = read_count = 0
+    ahead: tuple[int, ...] = ()
+
+    def will_need(self, first: int, count: int) -> None:
+        self.announced_count += count
+        super().will_need(first, count)
+
+    def read_each(
+        self, records: Sequence[int], into: Sequence[memoryview], upcoming: Sequence[int] = ()
+    ) -> None:
+        self.ahead = (*self.ahead, self.announced_count - self.read_count)
+        self.read_count += len(records)
+        super().read_each(records, into, upcoming)
+
+
+def test_strided_keeps_as_many_records_announced_from_step_to_step(make_packed: MakePacked) -> None:
+    epoch = Epoch(batch=32, steps=40, full=(8,) * 4, last=(8,) * 4, ranks_of_nodes=(4,))
+    with Watched(make_packed(32 * 40)) as packed:
+        for load in strided(packed, [Stretch(number=0, epoch=epoch)], 1, CounterTally()):
+            load.fill(memoryview(bytearray(8 * 12)))
+    full = 40 - readers.ANNOUNCED // 8  # steps after which that many records are still to come
+    assert packed.ahead[:full] == (readers.ANNOUNCED,) * full
+    assert packed.announced_count == packed.read_count == 8 * 40, "none is announced twice"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daso_bench.datasets.packed import record_order
-from daso_bench.datasets.packed.record_order import Epoch, RecordRun
+from daso_bench.datasets.packed.record_order import Epoch
 from daso_bench.datasets.sampler import Sampler
 
 LAYOUTS = ("strided", "block", "node_batch")
@@ -32,12 +32,12 @@ def pieces(epoch: Epoch, layout: str, step: int) -> list[list[int]]:
     return [order(epoch, 0, rank, step).tolist() for rank in range(len(epoch.full))]
 
 
-def jumps(reads: Iterable[RecordRun]) -> int:
+def jumps(reads: Iterable[range]) -> int:
     """How many reads do not start where the one before ended; the first one counts."""
     end, count = -1, 0
     for run in reads:
-        count += run.first != end
-        end = run.end
+        count += run.start != end
+        end = run.stop
     return count
 
 
@@ -74,8 +74,8 @@ def test_dealt_chunks_cover_the_file_once_in_runs_of_each_nodes_size(
     all_chunks = record_order.chunks(np.arange(sampler.samples + 1), chunk)
     dealt = record_order.deal(epoch, all_chunks, seed, number)
     for node, runs in enumerate(dealt):
-        assert sum(run.count for run in runs) == epoch.node_before(node, epoch.steps)
-        assert all(run.count for run in runs)
+        assert sum(map(len, runs)) == epoch.node_before(node, epoch.steps)
+        assert all(runs)
     records = [record for runs in dealt for record in record_order.records_of(runs).tolist()]
     assert len(records) == len(set(records)) == sampler.samples - sampler.left_out
     if not sampler.left_out:
@@ -89,7 +89,7 @@ def test_chunks_are_whole_records_that_begin_near_each_other(sizes: list[int], c
     cut = record_order.chunks(starts, chunk_bytes)
     assert record_order.records_of(cut).tolist() == list(range(len(sizes)))
     for run in cut:
-        assert starts[run.end] - starts[run.first] < chunk_bytes + max(sizes)
+        assert starts[run.stop] - starts[run.start] < chunk_bytes + max(sizes)
 
 
 def test_h13_by_hand() -> None:
@@ -100,7 +100,7 @@ def test_h13_by_hand() -> None:
     for rank in range(4):
         one_by_one = [record for step in steps for record in step["strided"][rank]]
         assert one_by_one == list(range(rank, 48, 4))
-        single += jumps(RecordRun(first=record, count=1) for record in one_by_one)
+        single += jumps(range(record, record + 1) for record in one_by_one)
         whole = [record for step in steps for record in step["block"][rank]]
         assert whole == list(range(12 * rank, 12 * rank + 12))
         for number, step in enumerate(steps):
@@ -114,7 +114,7 @@ def test_chunk_order_is_pinned_and_differs_by_epoch_and_seed() -> None:
     cut = record_order.chunks(np.arange(13), 2)
 
     def firsts(seed: int, number: int) -> list[list[int]]:
-        return [[run.first for run in runs] for runs in record_order.deal(epoch, cut, seed, number)]
+        return [[run.start for run in runs] for runs in record_order.deal(epoch, cut, seed, number)]
 
     assert firsts(1, 0) == firsts(1, 0)
     assert len({str(firsts(seed, number)) for seed in range(3) for number in range(3)}) > 6
@@ -125,7 +125,7 @@ PINNED = [[10, 8, 4], [6, 0, 2]]
 
 
 def test_windows_of_the_same_runs_are_shuffled_anew_by_epoch_node_place_and_seed() -> None:
-    runs = [RecordRun(first=3, count=40)]
+    runs = [range(3, 43)]
     drawn = [
         record_order.window(runs, seed, number, node, place)
         for seed in (1, 2)

@@ -78,9 +78,7 @@ def in_process(arguments: Sequence[str], folder: Path) -> tuple[int, str, str, f
     return done.returncode, done.stdout, done.stderr, time.monotonic() - began
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--help"], ["-h"], ["--version"], ["list"], ["list", "models"], ["list", "nosuch"]]
-)
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["list", "models"], ["list", "nosuch"]])
 def test_help_and_list_answer_at_once(arguments: list[str], tmp_path: Path) -> None:
     code, out, error, _ = in_process(arguments, tmp_path)
     took = min(in_process(arguments, tmp_path)[3] for _ in range(2))  # the first call may compile
@@ -110,11 +108,11 @@ def test_help_teaches_commands_choices_and_exit_codes() -> None:
     for word in ("list", "status", "resume", "evaluate", "report", "--dry-run", "+study=NAME", "-m", "130"):
         assert word in text
     for group in groups.GROUPS:
-        assert any(entry.name in text for entry in groups.entries(group)), group
+        assert any(name in text for name in groups.entries(group)), group
     assert max(map(len, text.splitlines())) <= 120
 
 
-@pytest.mark.parametrize("arguments", [["list", "models"], ["claims"], ["--help"]])
+@pytest.mark.parametrize("arguments", [["claims"], ["--help"]])
 def test_a_reader_who_has_seen_enough_is_no_failure(arguments: list[str], tmp_path: Path) -> None:
     command = subprocess.Popen(
         [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path, text=True
@@ -135,26 +133,16 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["strategy=ddpp"], "strategy=ddpp: unknown (did you mean 'ddp'?)"),
         (["+train.foo=1"], "train.foo: unknown key"),
-        (["+foo=1"], "foo: unknown key; known: strategy"),
-        (["train.epochs=abc"], "train.epochs=abc: must be a whole number"),
-        (["train.global_batch_size=2"], "train.global_batch_size=2: must be >= 4"),
-        (
-            ["cluster.ranks_per_node=[1,2,3]"],
-            "cluster.ranks_per_node=[1, 2, 3]: must be one number or 2 numbers",
-        ),
         (["strategy=daso", "strategy.sync_every=0"], "strategy.sync_every=0: must be >= 1"),
         (
             ["statsu", "results"],
             "statsu: neither a command (list, status, resume, cancel, evaluate, report, tensorboard, check, ",
         ),
-        (["statsu"], "did you mean `daso-bench status`?"),
         (["--nosuch"], "unrecognized arguments: --nosuch"),
         (["--config-dir", "nowhere"], "--config-dir=nowhere: no such folder"),
-        (["report", ".", "--config-dir", "nowhere"], "--config-dir=nowhere: no such folder"),
         (["report", "--diff", ".", ".", "--config-dir", "."], "takes no --output and no --config-dir"),
         (["status", "nowhere"], "nowhere: no such folder"),
         (["resume", "."], "no run in it"),
-        (["report", "nowhere"], "nowhere: no such folder"),
         (["evaluate", "."], "is no run directory"),
         (["list", "modles"], "did you mean 'models'?"),
         (["-m", "train.epochs=0,-1"], "train.epochs=0: must be >= 1"),
@@ -314,19 +302,6 @@ def test_a_study_ends_with_its_report(
     assert f"daso-bench report {tmp_path / 'results' / 'other'}" in capsys.readouterr().out
     assert code_of("report", "results/quick", "--output", "out") == 0
     assert asked[1] == (Path("results/quick"), Path("out"), None)
-    own = tmp_path / "own"
-    own.mkdir()
-    assert code_of("+study=quick", "strategy=ddp,daso", "seed=0,1", "--config-dir", "own") == 0
-    assert asked[2] == (folder, folder / "report", own)
-    assert code_of("report", "results/quick", "--config-dir", "own") == 0
-    assert asked[3] == (Path("results/quick"), Path("results/quick/report"), own)
-
-
-def test_an_interrupted_sweep_ends_with_130(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
-    machine.fate = {"ddp s1": "cancelled"}
-    assert code_of("-m", "seed=0,1,2") == 130
-    assert machine.launched == ["ddp s0", "ddp s1"]
-    assert "not started: ddp-small_cnn-digits-s2" in capsys.readouterr().out
 
 
 def test_a_dry_run_shows_all_and_touches_nothing(
@@ -358,26 +333,6 @@ def test_a_dry_run_says_what_is_done_already(machine: Machine, capsys: pytest.Ca
     assert shown == ["skip: finished already", "go on with it", "run"]
     assert code_of("--dry-run", "seed=1") == 0
     assert "refuse: begun and not finished (daso-bench resume " in capsys.readouterr().out
-
-
-def test_evaluate_prints_what_the_worker_found(
-    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from daso_bench.runner.launch import rank
-
-    assert code_of() == 0
-    (path,) = (tmp_path / "results" / "runs").iterdir()
-    asked: list[Path] = []
-
-    def evaluate(directory: Path) -> dict[str, Any]:
-        asked.append(directory)
-        return {"accuracy": 0.25, "count": 360}
-
-    monkeypatch.setattr(rank, "evaluate", evaluate)
-    capsys.readouterr()
-    assert code_of("evaluate", str(path)) == 0
-    assert asked == [path]
-    assert capsys.readouterr().out == "accuracy: 0.25\ncount: 360\n"
 
 
 def test_status_shows_each_run(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,15 +1,16 @@
-"""Step timing by CUDA events: the host never waits for the step just launched; on CPUs nothing is delayed."""
+"""CUDA events: the host waits neither for the step just launched nor for an NCCL operation; on a fake GPU."""
 
+import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from fake_gpu import FakeGPU
+from fake_gpu import FakeGPU, FakeWork
 from runs import config
-from torch import nn
+from torch import Tensor, nn
 
-from daso_bench.runner.communication.cuda_timing import DelayedFlag, StepMarks, StepTimings
+from daso_bench.runner.communication.cuda_timing import DelayedFlag, DeviceWork, InFlight, Spans, StepTimings
 from daso_bench.runner.communication.traffic import Traffic
 from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.runner.training.clock import TrainInterval, by_device
@@ -19,25 +20,24 @@ from daso_bench.strategies.replica import Batch, StepTimes
 from daso_bench.strategies.topology import Topology
 
 
-def step(
-    gpu: FakeGPU, sizes: tuple[int, ...], forward: float = 2, backward: float = 4, sums: float = 1
-) -> Any:
+def add_step(
+    times: StepTimings, gpu: FakeGPU, sizes: tuple[int, ...], forward: float = 2, backward: float = 4
+) -> None:
+    """A step whose sums take 1 ms behind the backward pass."""
     began = gpu.mark()
     gpu.compute(forward)
     ended = gpu.mark()
     gpu.compute(backward)
     computed = gpu.mark()
-    gpu.compute(sums)
-    return StepMarks(
-        samples_of_rank=sizes, forward=((began, ended),), started=began, computed=computed, done=gpu.mark()
-    )
+    gpu.compute(1)
+    times.add(sizes, forward=[(began, ended)], started=began, computed=computed, done=gpu.mark())
 
 
 def test_times_of_a_step_are_read_once_it_is_over_and_nobody_waits():
     gpu, times = FakeGPU(), StepTimings()
-    times.add(step(gpu, (1,)))
+    add_step(times, gpu, (1,))
     assert times.known() == []
-    times.add(step(gpu, (2,), forward=3))
+    add_step(times, gpu, (2,), forward=3)
     gpu.now = 7.5  # the first step is over, the second is not
     assert times.known() == [StepTimes((1,), 2_000_000, 6_000_000)]
     assert times.known() == [], "once"
@@ -50,8 +50,7 @@ def test_times_of_a_step_are_read_once_it_is_over_and_nobody_waits():
 
 def test_marks_of_a_clock_are_known_in_the_step_itself():
     times = StepTimings()
-    marks = StepMarks(samples_of_rank=(4,), forward=((1, 3), (10, 15)), started=0, computed=20, done=20)
-    times.add(marks)
+    times.add((4,), forward=[(1, 3), (10, 15)], started=0, computed=20, done=20)
     assert times.known() == [StepTimes((4,), 7, 20)]
     assert times.wait_pending() == []
 
@@ -67,14 +66,6 @@ def test_the_stop_flag_is_read_one_step_late_even_if_it_could_be_earlier():
                 gpu.now = gpu.clocks["computing"]
         assert flags == [0, 0, 1, 0]
         assert gpu.host_waits == [5, 10, 15], "for the step before, never for the one just launched"
-
-
-def test_a_stop_flag_that_the_next_step_overwrites_is_read_as_it_was():
-    flag, stop_request = DelayedFlag(FakeGPU().event, pinned=False), torch.zeros(1)
-    flags = []
-    for value in (1.0, 0.0, 2.0, 0.0):
-        flags.append(flag.next(stop_request.fill_(value)))
-    assert flags == [0, 1, 0, 2]
 
 
 def test_parts_of_an_interval_by_device_times_sum_to_its_time():
@@ -172,10 +163,10 @@ def test_an_undone_step_changes_no_time_and_no_flag():
     assert replica.stop_requested, "of the step before the one that was undone"
     replica.wait_pending()
     assert [step.samples_of_rank for step in replica.take_times()] == [(3,), (3,)]
-    one = on_fake_gpu()[2]
-    one.compute_gradients(batch_of(1.0))
-    one.wait_pending()
-    once = one.take_device_ns() or (0, 0)
+    fresh = on_fake_gpu()[2]
+    fresh.compute_gradients(batch_of(1.0))
+    fresh.wait_pending()
+    once = fresh.take_device_ns() or (0, 0)
     assert replica.take_device_ns() == (2 * once[0], 2 * once[1])
 
 
@@ -186,10 +177,10 @@ def test_where_the_host_does_not_wait_daso_records_no_transfer_times():
             super().begin(resumed_from)
 
     cfg = config("daso", epochs=3)
-    for loop, told in ((Trainer, True), (Ahead, False)):
+    for loop, recorded in ((Trainer, True), (Ahead, False)):
         summary = simulate(cfg, cfg.dataset.load(), loop=loop).results[0].summary["strategy"]
-        assert [summary[key] is not None for key in ("transfer_s", "blocked_s")] == [told, told]
-        if not told:
+        assert [summary[key] is not None for key in ("transfer_s", "blocked_s")] == [recorded, recorded]
+        if not recorded:
             assert summary["overlap"] is None, "1 would say that nothing was waited for"
 
 
@@ -237,3 +228,90 @@ def test_a_pause_waits_for_the_device_before_the_clock_reads_the_time():
     simulate(cfg, cfg.dataset.load(), loop=Watched)
     assert waited_in
     assert set(waited_in) == {"train"}, "what still runs belongs to training"
+
+
+# ------------------------------------------------------------------ NCCL operations
+
+
+def started(gpu: FakeGPU, ends: float, of: Any = "world", spans: Spans | None = None) -> DeviceWork:
+    note: Any = (spans or Spans()).add
+    streams: Any = gpu
+    return DeviceWork(
+        [FakeWork(gpu, ends)], streams=streams, began=streams.mark(), of=of, tensors=[Tensor()], note=note
+    )
+
+
+def test_computing_goes_on_beside_an_operation_and_waits_where_it_is_asked_to():
+    gpu, spans = FakeGPU(), Spans()
+    gpu.compute(10)
+    work = started(gpu, ends=25, spans=spans)
+    gpu.compute(6)
+    assert gpu.clocks["computing"] == 16, "nothing waits for what was started"
+    work.wait()
+    assert gpu.clocks["computing"] == 25
+    work.wait()
+    assert gpu.host_waits == [], "the host waits for nothing"
+    assert spans.take_ns() == 0, "unknown while it is not over"
+    gpu.now = 30
+    assert spans.take_ns() == 9_000_000
+    assert spans.take_ns() == 0
+
+
+def test_its_end_and_length_are_known_once_it_is_over_and_waited_for_or_not():
+    gpu = FakeGPU()
+    gpu.compute(10)
+    work = started(gpu, ends=25)
+    gpu.now = 24
+    assert not work.is_completed()
+    assert work.transfer_ns() is None
+    gpu.now = 25
+    assert work.is_completed()
+    assert work.transfer_ns() == 15_000_000
+    assert gpu.host_waits == []
+
+
+def test_tensors_are_kept_until_they_are_waited_for_and_no_longer():
+    gpu, tensor = FakeGPU(), Tensor([1.0])
+    theirs = weakref.ref(tensor)
+    given: dict[str, Any] = {"streams": gpu, "began": gpu.mark(), "of": "world", "note": Spans().add}
+    work = DeviceWork([], tensors=[tensor], **given)
+    del tensor
+    assert theirs() is not None, "its memory would go to others while the operation uses it"
+    work.wait()
+    assert theirs() is None
+
+
+def test_groups_do_not_tell_of_their_ends_behind_each_other():
+    gpu = FakeGPU()
+    slow, quick = started(gpu, ends=1000, of="world"), started(gpu, ends=5, of="node")
+    gpu.now = 6
+    assert quick.is_completed()
+    assert not slow.is_completed()
+    quick.wait()
+    assert gpu.clocks["computing"] == 5
+
+
+def test_the_oldest_operation_that_is_not_over_says_where_a_gpu_stands_still():
+    gpu, flight = FakeGPU(), InFlight()
+    assert flight.oldest() == ""
+    for name, ends in (("all_reduce on gradients/world", 5), ("broadcast on parameters/node", 25)):
+        flight.add(name)(started(gpu, ends).is_completed)
+    third = flight.add("reduce on parameters/node")
+    assert flight.oldest() == "all_reduce on gradients/world"
+    gpu.now = 6
+    assert flight.oldest() == "broadcast on parameters/node"
+    gpu.now = 30
+    assert flight.oldest() == "reduce on parameters/node", "it is still being launched"
+
+    broken = True
+
+    def over() -> bool:
+        if broken:
+            raise RuntimeError("CUDA error: device-side assert triggered")
+        return True
+
+    third(over)
+    assert flight.oldest() == "reduce on parameters/node", "the thread of the beats outlives a broken GPU"
+    broken = False
+    assert flight.oldest() == ""
+    assert gpu.host_waits == []

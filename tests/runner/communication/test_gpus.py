@@ -3,7 +3,7 @@
 import socket
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,13 @@ import yaml
 from runs import config
 from torch._C._distributed_c10d import HashStore
 
-from daso_bench.runner.communication import gpus, torch_communicator
+from daso_bench.runner.communication import gpus
 from daso_bench.runner.communication.gpus import device_of
-from daso_bench.runner.config import load, schema
+from daso_bench.runner.config import load
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig, LinkConfig, LinksConfig
-from daso_bench.runner.config.launchers import EmulatedConfig, LauncherConfig, LocalConfig, SimulatedConfig
-from daso_bench.runner.doctor.calibration import measure
+from daso_bench.runner.config.launchers import EmulatedConfig, LauncherConfig, LocalConfig
 from daso_bench.runner.launch import local
-from daso_bench.runner.records.json_lines import read_json, write_json
+from daso_bench.runner.records.json_lines import read_json
 from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 from daso_bench.strategies.errors import ConfigError, MachineError
 from daso_bench.strategies.topology import Topology
@@ -39,29 +38,10 @@ def cluster(*kind: str, nodes: int = 1, ranks: int = 2, rate: float | None = Non
 
 
 @pytest.mark.parametrize(
-    ("kind", "of_ranks"),
-    [
-        (("cpu", "cuda"), ["cpu", "cuda"]),
-        (("cuda",), ["cuda", "cuda"]),
-        (("cpu",), ["cpu", "cpu"]),
-        (("V100",), [None, None]),
-        (("",), [None, None]),
-        ((), [None, None]),
-    ],
-)
-def test_one_kind_is_for_all_ranks_several_are_theirs_in_order(
-    kind: tuple[str, ...], of_ranks: list[str | None]
-):
-    device = cluster(*kind).device
-    assert [device.kind_of(rank) for rank in range(2)] == of_ranks
-
-
-@pytest.mark.parametrize(
     ("kind", "says"),
     [
         (("cpu", "cuda", "cpu"), "=['cpu', 'cuda', 'cpu']: must be one, or 2, one for each of the ranks"),
         (("cpu", "V100"), "=['cpu', 'V100']: kinds by rank are cpu and cuda"),
-        (("A100", "V100"), "=['A100', 'V100']: kinds by rank are cpu and cuda"),
     ],
 )
 def test_kinds_that_cannot_be_are_refused(kind: tuple[str, ...], says: str):
@@ -78,21 +58,9 @@ def test_kinds_that_cannot_be_are_refused(kind: tuple[str, ...], says: str):
         (cluster("V100"), "local", "none", "real processes have the links and devices of their machine"),
         # Slowed down layer by layer is a CPU alone.
         (cluster("cpu", "cuda", rate=100.0), "local", "modelled", "=['cpu', 'cuda']: a GPU cannot be slowed"),
-        (
-            cluster("cpu", "cuda", rate=100.0),
-            "local",
-            "modelled",
-            "set cluster.device.samples_per_second",
-        ),
-        (cluster("cpu", "cuda"), "local", "modelled", None),
         (cluster("cpu", rate=100.0), "local", "modelled", None),
         # Two kinds are joined by gloo, through the host.
-        (
-            cluster("cuda", nodes=2, ranks=1),
-            "emulated",
-            "kernel",
-            "NCCL passes by the kernel network",
-        ),
+        (cluster("cuda", nodes=2, ranks=1), "emulated", "kernel", "NCCL passes by the kernel network"),
         (cluster("cuda", nodes=2, ranks=1), "emulated", "modelled", None),
         (cluster("cuda", "cpu"), "emulated", "kernel", None),
     ],
@@ -107,13 +75,6 @@ def test_devices_of_real_processes(asked: ClusterConfig, launcher: str, network:
     assert says in str(error.value)
 
 
-def test_an_emulated_run_of_gpus_has_the_modelled_network(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(local, "impossible", lambda: None)  # a kernel that has all it takes
-    on_gpus = replace(cluster("cuda", nodes=2, ranks=1), links=SHAPED)
-    cfg = replace(config(), cluster=on_gpus, launcher=EmulatedConfig())
-    assert local.venue_of(cfg).meeting.network == "modelled"
-
-
 def test_kinds_come_back_from_the_run_directory_as_they_were(tmp_path: Path):
     for kind, shown in (((), None), (("cuda",), "cuda"), (("cpu", "cuda"), ["cpu", "cuda"])):
         cfg = replace(config(ranks=[2], results=tmp_path), cluster=cluster(*kind), launcher=LOCAL)
@@ -121,39 +82,6 @@ def test_kinds_come_back_from_the_run_directory_as_they_were(tmp_path: Path):
         assert (yaml.safe_load(text)["cluster"].get("device") or {}).get("kind") == shown
         (tmp_path / "config.yaml").write_text(text)
         assert load.load(tmp_path / "config.yaml").cluster == cfg.cluster
-
-
-def test_a_word_for_people_stays_one_word_and_moves_no_run_id(tmp_path: Path):
-    links = LinksConfig(intra=LinkConfig(rate_gbit=100.0), inter=LinkConfig(rate_gbit=10.0))
-    described = replace(cluster("V100", rate=100.0), links=links)
-    simulated = SimulatedConfig()
-    cfg = replace(config(ranks=[2], results=tmp_path), cluster=described, launcher=simulated)
-    (tmp_path / "config.yaml").write_text(load.dump(cfg))
-    assert "\n    kind: V100\n" in load.dump(cfg)
-    again = load.load(tmp_path / "config.yaml")
-    assert again.cluster.device.kind == ("V100",)
-    assert schema.run_id(again) == schema.run_id(cfg)
-    # Neither does a device that nobody described: real runs have none in their file.
-    assert "device" not in load.to_plain(config())["cluster"]
-
-
-@pytest.mark.parametrize(
-    ("name", "word", "kind"),
-    [
-        *[("laptop", word, (word,)) for word in ("cuda", "cpu")],
-        *[("one_node", word, (word,)) for word in ("cuda", "cpu")],
-        *[("laptop", "", ()), ("one_node", "", ()), ("one_node", "[cuda,cpu]", ("cuda", "cpu"))],
-    ],
-)
-def test_the_kind_of_real_ranks_is_a_key_of_every_real_cluster(
-    name: str, word: str, kind: tuple[str, ...], tmp_path: Path
-):
-    words = ["launcher=local", f"cluster={name}"]
-    plain = load.run_config(words, cwd=tmp_path)
-    chosen = load.run_config([*words, f"cluster.device.kind={word}"], cwd=tmp_path)
-    assert (plain.cluster.device.kind, chosen.cluster.device.kind) == ((), kind)
-    assert (schema.run_id(plain) == schema.run_id(chosen)) == (word == "")
-    assert "device" not in load.to_plain(plain)["cluster"]
 
 
 # ------------------------------------------------------------------ which device a rank takes
@@ -208,26 +136,6 @@ def test_an_emulated_rank_takes_a_gpu_only_if_it_is_told_to(
     assert device_of(cluster(), LOCAL, topology, 1) == torch.device("cuda", 1)
 
 
-def test_calibrate_measures_the_devices_that_the_cluster_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    visible(monkeypatch, 2)
-    met: list[tuple[str, bool]] = []
-
-    def connect(*_: object, device: torch.device, share_gpus: bool, **more: object) -> None:
-        met.append((str(device), share_gpus))
-        raise ConnectionError
-
-    monkeypatch.setattr(measure, "connect", connect)
-    write_json(tmp_path / measure.TASK, asdict(measure.MeasureTask(part="steps", rounds=1, own=4)))
-    for kind, share in (("cpu", False), ("cuda", True)):
-        cfg = replace(config(), cluster=cluster(kind), launcher=LocalConfig(share_gpus=share))
-        (tmp_path / "config.yaml").write_text(load.dump(cfg))
-        with pytest.raises(ConnectionError):
-            measure.measure(tmp_path, 1, 2, 0, None, 1, None)  # pyright: ignore[reportArgumentType]
-    assert met == [("cpu", False), ("cuda:1", True)]
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here ranks would get their GPU")
 def test_a_run_that_wants_a_gpu_ends_before_it_trains(tmp_path: Path):
     cfg = replace(config(ranks=[2], results=tmp_path), cluster=cluster("cpu", "cuda"))
@@ -245,18 +153,7 @@ def test_all_ranks_hear_the_same_names_in_the_order_of_ranks():
     with ThreadPoolExecutor(3) as pool:
         heard = list(pool.map(lambda rank: gpus.names_of_all(store, 3, rank, names[rank]), range(3)))
     assert heard == [names] * 3
-    assert [gpus.most_on_one(told) for told in (names, ["a", "b"], ["cpu", "cpu"])] == [2, 1, 0]
-
-
-def test_rank_0_stays_until_all_have_heard_for_the_store_goes_with_it():
-    store = HashStore()
-    store.set("gpu/1", "cpu")
-    with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(gpus.names_of_all, store, 2, 0, "a")
-        with pytest.raises(TimeoutError):
-            first.result(timeout=0.3)
-        store.set("gpu/1/heard", "")
-        assert first.result(timeout=10) == ["a", "cpu"]
+    assert [gpus.most_on_one(results) for results in (names, ["a", "b"], ["cpu", "cpu"])] == [2, 1, 0]
 
 
 @pytest.mark.parametrize(
@@ -295,14 +192,14 @@ def meet(
 
     listener = socket.create_server(("127.0.0.1", 0))
     port, topology = listener.getsockname()[1], Topology.of([len(devices)])
-    monkeypatch.setattr(torch_communicator, "TorchCommunicator", Made)
+    monkeypatch.setattr(gpus, "TorchCommunicator", Made)
     monkeypatch.setattr(
         gpus, "name_of", lambda device: uuids[device.index] if device.type == "cuda" else "cpu"
     )
 
     def come(rank: int) -> Any:
         try:
-            return torch_communicator.connect(
+            return gpus.connect(
                 topology,
                 rank,
                 host="127.0.0.1",
@@ -321,9 +218,9 @@ def meet(
 
 
 def test_ranks_with_a_gpu_do_not_wait_for_what_ranks_without_one_never_say(monkeypatch: pytest.MonkeyPatch):
-    told = meet(monkeypatch, ["cuda:0", "cpu"], ["GPU-a"])
-    assert told[0] == told[1]
-    assert told[0].startswith("cluster.device.kind: rank 1 of 2 sees no GPU")
+    results = meet(monkeypatch, ["cuda:0", "cpu"], ["GPU-a"])
+    assert results[0] == results[1]
+    assert results[0].startswith("cluster.device.kind: rank 1 of 2 sees no GPU")
 
 
 def test_ranks_that_share_a_gpu_are_joined_by_gloo_where_that_was_asked_for(monkeypatch: pytest.MonkeyPatch):
@@ -331,11 +228,11 @@ def test_ranks_that_share_a_gpu_are_joined_by_gloo_where_that_was_asked_for(monk
     assert [(comm.mixed, comm.ranks_on_a_gpu) for comm in made] == [(True, 2)] * 2
     made = meet(monkeypatch, ["cuda:0", "cuda:1"], ["GPU-a", "GPU-b"])
     assert [(comm.mixed, comm.ranks_on_a_gpu) for comm in made] == [(False, 1)] * 2
-    told = meet(monkeypatch, ["cuda:0", "cpu"], ["GPU-a"], mixed=True)
-    assert [comm.some_on_gpus for comm in told] == [True, True], "also of a rank on the CPU"
+    results = meet(monkeypatch, ["cuda:0", "cpu"], ["GPU-a"], mixed=True)
+    assert [comm.some_on_gpus for comm in results] == [True, True], "also of a rank on the CPU"
     assert [comm.some_on_gpus for comm in meet(monkeypatch, ["cpu", "cpu"], [])] == [False, False]
     refused = meet(monkeypatch, ["cuda:0", "cuda:0"], ["GPU-a"])
-    assert all("launcher.share_gpus=true" in told for told in refused)
+    assert all("launcher.share_gpus=true" in results for results in refused)
 
 
 def on_one_gpu(tmp_path: Path, *, share: bool) -> tuple[RunDirectory, Outcome]:
@@ -355,10 +252,3 @@ def test_times_of_ranks_that_share_a_gpu_are_not_valid_and_say_why(tmp_path: Pat
     assert "2 ranks share a GPU, joined by gloo" in status["timing"]["reasons"]
     assert "2 ranks share a GPU, joined by gloo" in status["labels"]
     assert read_json(directory.path / "environment.json")["backend"] == "gloo"
-
-
-def test_sharing_a_gpu_is_refused_before_training_and_the_way_out_is_told(tmp_path: Path):
-    _, outcome = on_one_gpu(tmp_path, share=False)
-    assert (outcome.status, outcome.exit_code) == ("failed", 3)
-    for way in ("cluster.ranks_per_node", "cluster.device.kind=cpu", "launcher.share_gpus=true"):
-        assert way in (outcome.reason or "")

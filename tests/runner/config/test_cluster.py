@@ -32,27 +32,19 @@ def sentence(error: pytest.ExceptionInfo[ConfigError], says: str) -> None:
 
 LINK = [
     ("rate_gbit", 0, "must be > 0 (inf: takes no time)"),
-    ("rate_gbit", -1.0, "must be > 0 (inf: takes no time)"),
     ("rate_gbit", NAN, "must be > 0 (inf: takes no time)"),
     ("latency_us", -1, "must be between 0 and 1000000000.0"),
-    ("latency_us", math.inf, "must be between 0 and 1000000000.0"),
-    ("latency_us", NAN, "must be between 0 and 1000000000.0"),
-    ("efficiency", 0, "must be above 0 and at most 1"),
     ("efficiency", 1.01, "must be above 0 and at most 1"),
-    ("efficiency", NAN, "must be above 0 and at most 1"),
 ]
 LINKS = [
     ("nics", 0, "0: must be >= 1"),
     ("algorithm", "rng", "rng: unknown (did you mean 'ring'?); known: auto, "),
     ("sharing", "fare", "fare: unknown (did you mean 'fair'?); known: fifo, fair"),
     ("node_speeds", (1.0,), "[1.0]: must be 2 numbers, one for each of"),
-    ("node_speeds", (1.0, 0.0), "[1.0, 0.0]: must be > 0, and finite"),
-    ("node_speeds", (1.0, math.inf), "[1.0, inf]: must be > 0, and finite"),
     ("node_speeds", (NAN, 1.0), "[nan, 1.0]: must be > 0, and finite"),
 ]
 DEVICES = [
     ("samples_per_second", 0, "0: must be > 0"),
-    ("samples_per_second", NAN, "nan: must be > 0"),
     ("tflops", -1.0, "-1.0: must be > 0"),
     ("fixed_ms", -0.1, "-0.1: must be between 0 and 1000000000.0"),
     ("input_stall_ms", NAN, "nan: must be between 0 and 1000000000.0"),
@@ -60,7 +52,6 @@ DEVICES = [
     ("forward_share", 1.5, "1.5: must be between 0 and 1"),
     ("jitter", "normal", "normal: unknown (did you mean 'lognormal'?); known: none, gaussian"),
     ("jitter_cv", 1.1, "1.1: must be between 0 and 1"),
-    ("jitter_cv", -0.1, "-0.1: must be between 0 and 1"),
     ("speeds", (1.0, 1.0), "[1.0, 1.0]: must be 4 numbers, one for each of the ranks"),
     ("speeds", (1.0, 1.0, 1.0, -1.0), "[1.0, 1.0, 1.0, -1.0]: must be > 0, and finite"),
 ]
@@ -70,11 +61,8 @@ CLUSTERS = [
         {"nodes": 3, "ranks_per_node": (2, 1)},
         "cluster.ranks_per_node=[2, 1]: must be one number or 3 numbers (cluster.nodes=3)",
     ),
-    ({"ranks_per_node": ()}, "cluster.ranks_per_node=[]: must be one number or 2 numbers"),
-    ({"ranks_per_node": (0,)}, "cluster.ranks_per_node=0: must be >= 1"),
     ({"ranks_per_node": (2, -1)}, "cluster.ranks_per_node=-1: must be >= 1"),
     ({"failures_s": (5.0, 0.0)}, "cluster.failures_s=0.0: must be > 0"),
-    ({"failures_s": (NAN,)}, "cluster.failures_s=nan: must be > 0"),
     (
         {"device": {"samples_per_second": 100, "tflops": 30}},
         "cluster.device.samples_per_second=100, cluster.device.tflops=30: only one of them",
@@ -99,14 +87,6 @@ def test_a_cluster_that_cannot_be_is_refused(given: dict[str, Any], says: str):
     with pytest.raises(ConfigError) as error:
         cluster(**given)
     sentence(error, says)
-
-
-def test_the_ends_of_what_is_allowed():
-    free = LinkConfig(rate_gbit=math.inf, latency_us=0, efficiency=1)
-    cluster(links={"intra": free, "inter": LinkConfig(rate_gbit=1e-6, latency_us=1e9, efficiency=1e-6)})
-    cluster(device={"forward_share": 0, "jitter_cv": 0, "jitter": "student_t3"})
-    cluster(device={"forward_share": 1, "jitter_cv": 1, "jitter": "none"})
-    cluster(links={"node_speeds": (0.1, 10.0), "nics": 8}, device={"speeds": (1.0, 0.1, 0.1, 2.0)})
 
 
 def test_one_number_is_the_same_cluster_as_its_list():
@@ -151,8 +131,6 @@ def test_real_processes_have_the_links_and_devices_that_they_have(given: dict[st
             {"device": DEVICE, "links": LinksConfig(intra=RATES.intra)},
             "cluster.links.inter.rate_gbit=null: virtual time needs a rate",
         ),
-        ({"device": DEVICE, "ranks_per_node": (1,)}, "cluster.links.inter.rate_gbit=null: "),
-        ({"device": DEVICE, "nodes": 1}, "cluster.links.intra.rate_gbit=null: "),
         (
             {"device": DEVICE, "ranks_per_node": (1, 2), "links": LinksConfig(inter=RATES.inter)},
             "cluster.links.intra.rate_gbit=null: ",

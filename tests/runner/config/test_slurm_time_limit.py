@@ -17,21 +17,14 @@ KEY = "launcher.timeout_min"
     ("value", "expected"),
     [
         (30, 30),
-        ("30", 30),
         ("30:00", 30),
         ("30:01", 31),
         ("0:30", 1),
         ("90:00", 90),
         ("12:30:00", 750),
-        ("12:30:01", 751),
         ("1-12", 2160),
         ("1-12:30", 2190),
-        ("1-00:00:00", 1440),
         ("1-02:30:15", 1591),
-        ("0-00:00:01", 1),
-        ("2-12", 3600),
-        (" 30 ", 30),
-        ("0090", 90),
     ],
 )
 def test_all_six_spellings_mean_what_they_mean_to_slurm(value: int | str, expected: int) -> None:
@@ -40,10 +33,8 @@ def test_all_six_spellings_mean_what_they_mean_to_slurm(value: int | str, expect
 
 @pytest.mark.parametrize(
     "value",
-    [0, -5, "0", "0:00", "-5", "", "UNLIMITED", "INFINITE", "30m", "1h", "1-", "-1:30", "1:2:3:4",
-     "1-2:3:4:5", "5:75", "1:75:00", "1-36", "1-2:75", "30:", ":30", "1.5", True, None, 30.0, 1.5, "٣٠",
-     "1_0"],
-)  # fmt: skip
+    [0, "0:00", "", "UNLIMITED", "30m", "-1:30", "1:2:3:4", "5:75", "1-36", ":30", True, None, 1.5, "٣٠"],
+)
 def test_anything_else_is_refused_with_the_key_the_value_and_the_spellings(value: object) -> None:
     with pytest.raises(ConfigError, match=re.escape(f"{KEY}={value}: ") + ".*minutes:seconds.*days-hours"):
         minutes(value, KEY)  # pyright: ignore[reportArgumentType]
@@ -52,12 +43,9 @@ def test_anything_else_is_refused_with_the_key_the_value_and_the_spellings(value
 @pytest.mark.parametrize(
     ("value", "option", "people"),
     [
-        (1, "00:01:00", "1 min"),
         (30, "00:30:00", "30 min"),
-        (60, "01:00:00", "1 h"),
         (1440, "1-00:00:00", "1 d"),
         (1590, "1-02:30:00", "1 d 2 h 30 min"),
-        (14405, "10-00:05:00", "10 d 5 min"),
     ],
 )
 def test_a_limit_is_written_for_slurm_and_for_people(value: int, option: str, people: str) -> None:
@@ -75,14 +63,10 @@ def test_what_is_written_for_slurm_reads_back_as_the_same_limit(value: int) -> N
     [
         ("0:00", 0),
         ("1:23", 83),
-        ("59:59", 3599),
-        ("12:30:00", 45000),
         ("2-03:04:05", 183845),
         ("UNLIMITED", math.inf),
         ("INVALID", None),
         ("NOT_SET", None),
-        ("Partition_Limit", None),
-        ("", None),
         ("83", None),
     ],
 )

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -11,61 +10,12 @@ from streets import (  # pyright: ignore[reportMissingImports] (another folder o
     mask_of,
     streets,
 )
-from torch import Tensor
 
 from daso_bench.datasets.cityscapes import Cityscapes
-from daso_bench.datasets.sampler import Sampler
-from daso_bench.datasets.shapes import Shapes
 from daso_bench.runner.cli.main import run
 from daso_bench.runner.records.json_lines import read_records
-from daso_bench.runner.training.batch_order import GlobalOrder
-from daso_bench.runner.training.loader import Ahead, Direct
-from daso_bench.strategies.progress import Progress
 
 BATCH, EPOCHS = 8, 2
-
-
-def batches(samples: Any, ranks: int, workers: int) -> list[tuple[Tensor, Tensor]]:
-    """By step, the images and masks of all ranks, one rank's after the other's."""
-    of_rank = []
-    for rank in range(ranks):
-        sampler = Sampler(len(samples), BATCH, ranks, seed=7)
-        order, progress = GlobalOrder(sampler, rank), Progress(EPOCHS, sampler.steps_per_epoch)
-        loader = (
-            Ahead(samples, order, 3, workers=workers, prefetch=2, pin=False)
-            if workers
-            else Direct(samples, order, 3)
-        )
-        made = []
-        for epoch in range(EPOCHS):
-            for batch in range(sampler.steps_per_epoch):
-                progress.epoch, progress.batch = epoch, batch
-                made.append(loader.next(progress))
-        loader.close()
-        of_rank.append(made)
-    return [
-        (torch.cat([images for images, _ in step]), torch.cat([masks for _, masks in step]))
-        for step in zip(*of_rank, strict=True)
-    ]
-
-
-@pytest.mark.parametrize("kind", ["cityscapes", "shapes"])
-def test_neither_ranks_nor_workers_change_an_image_or_its_mask(kind: str, tmp_path: Path) -> None:
-    dataset: Any = Shapes(samples=24, height=16, width=16, augment="scale_crop_flip")
-    if kind == "cityscapes":
-        streets(tmp_path, {"train": {"aachen": 12, "ulm": 2, "zurich": 12}, "val": {"lindau": 1}})
-        dataset = Cityscapes(root=str(tmp_path), height=16, width=32, augment="scale_crop_flip_jitter")
-    dataset.prepare()
-    samples = dataset.load().train
-    assert len(samples) == 24
-    expected = batches(samples, 1, 0)
-    assert len(expected) == 6
-    assert all(not torch.equal(expected[0][part], expected[3][part]) for part in (0, 1)), "epochs differ"
-    for ranks, workers in ((1, 2), (2, 0), (4, 0), (4, 2)):
-        found = batches(samples, ranks, workers)
-        for ours, theirs in zip(found, expected, strict=True):
-            assert torch.equal(ours[0], theirs[0]), (ranks, workers)
-            assert torch.equal(ours[1], theirs[1]), (ranks, workers)
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from daso_bench.strategies.asynchronous import AsynchronousStrategy
-from daso_bench.strategies.base import Strategy
+from daso_bench.strategies.base import AsynchronousStrategy, Strategy
 from daso_bench.strategies.communicator import Communicator
 from daso_bench.strategies.daso import DASO
 from daso_bench.strategies.ddp import DDP

@@ -9,8 +9,8 @@ from plugins import Averager
 from daso_bench.runner.cli.main import help_text, main
 from daso_bench.runner.config.groups import entries
 from daso_bench.runner.conformance import check_command, kit
-from daso_bench.runner.conformance.candidates import asked, candidates, ranks_of
-from daso_bench.runner.conformance.checks import Candidate, Check, CheckResult, Failed
+from daso_bench.runner.conformance.check_command import asked, candidates, ranks_of
+from daso_bench.runner.conformance.checks import Candidate, CheckResult, Failed
 from daso_bench.strategies.errors import ConfigError
 
 
@@ -35,11 +35,7 @@ def folder(tmp_path: Path) -> str:
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two checks of the contract and no real processes: enough to see what the command makes of them."""
 
-    def some(candidate: Candidate) -> list[Check]:
-        return [
-            check for check in kit.contract_checks(candidate) if check.name in ("drains", "stops anywhere")
-        ]
-
+    some = {name: kit.CONTRACT_CHECKS[name] for name in ("drains", "stops anywhere")}
     layers = {kit.CONTRACT: some}
     monkeypatch.setattr(kit, "LAYERS", layers)
     monkeypatch.setattr(check_command, "LAYERS", layers)
@@ -88,7 +84,6 @@ def test_a_refusal_is_shown_once_and_is_no_failure(folder: str, capsys: pytest.C
 
 @pytest.mark.usefixtures("few")
 def test_worker_processes_find_the_same(folder: str, capsys: pytest.CaptureFixture[str]):
-    # A worker imports everything afresh: it runs all checks, and is asked for the first ones by number.
     assert code_of("strategy=single", f"--config-dir={folder}", "--ranks", "1,1", "--jobs=2") == 2
     assert "2 refused" in capsys.readouterr().out
 
@@ -125,7 +120,7 @@ def test_a_word_after_ranks_is_a_word(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_without_a_name_all_built_in_strategies_are_meant(folder: str):
-    built_in = [entry.name for entry in entries("strategy")]
+    built_in = list(entries("strategy"))
     assert asked([]) == (built_in, [])
     assert asked(["strategy.a=1"], Path(folder)) == (built_in, ["strategy.a=1"])
     assert asked(["strategy=all"], Path(folder))[0] == sorted([*built_in, "mine", "broken", "single"])
@@ -158,11 +153,11 @@ def test_any_exception_of_a_strategy_is_a_finding(monkeypatch: pytest.MonkeyPatc
         return run
 
     errors = [Failed("off by one"), ConfigError("not that"), ZeroDivisionError("by zero")]
-    layer = [Check(str(number), "", raises(error)) for number, error in enumerate(errors)]
-    monkeypatch.setattr(kit, "LAYERS", {"only": lambda candidate: layer})
+    layer = {str(error): raises(error) for error in errors}
+    monkeypatch.setattr(kit, "LAYERS", {"only": layer})
     candidate = Candidate("averager", Averager, Averager.Config())
-    found = [kit.attempt(kit.CheckTask(candidate, "only", number, (1,))) for number in range(3)]
-    assert [(finding.status, finding.text) for finding in found] == [
+    results = [kit.attempt(candidate, "only", name, (1,)) for name in layer]
+    assert [(result.status, result.text) for result in results] == [
         ("FAILED", "off by one"),
         ("refuses", "not that"),
         ("FAILED", "ZeroDivisionError: by zero"),
@@ -177,8 +172,8 @@ def test_real_processes_are_not_started_for_what_hangs_in_virtual_time(monkeypat
         raise Failed("no rank can go on")
 
     layers = {
-        kit.CONTRACT: lambda candidate: [Check("ends", "", hangs)],
-        kit.PROCESSES: lambda candidate: [Check("as in virtual time", "", never)],
+        kit.CONTRACT: {"ends": hangs},
+        kit.PROCESSES: {"as in virtual time": never},
     }
     monkeypatch.setattr(kit, "LAYERS", layers)
     told: list[CheckResult] = []

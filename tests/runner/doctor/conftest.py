@@ -4,13 +4,12 @@ import os
 
 import pytest
 
-from daso_bench.runner.machine import facts
+from daso_bench.runner.machine.facts import SLOWING_VARIABLES
 
-HURTING = (*facts.THREAD_VARIABLES, *facts.RANK_VARIABLES, *facts.SLOWING_VARIABLES)
-OTHERS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "MASTER_ADDR", "CUDA_VISIBLE_DEVICES", "PYTHONPATH")
+HURTING = (*SLOWING_VARIABLES, "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "CUDA_VISIBLE_DEVICES")
 
 
 @pytest.fixture(autouse=True)
 def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("SLURM_") or name in HURTING + OTHERS]:
+    for name in [name for name in os.environ if name.startswith("SLURM_") or name in HURTING]:
         monkeypatch.delenv(name)

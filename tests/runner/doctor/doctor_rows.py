@@ -1,12 +1,7 @@
-"""Healthy facts, to be spoiled by tests; and rows of real processes."""
+"""Healthy facts, to be spoiled by tests."""
 
 import copy
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from daso_bench.runner.machine.facts import MachineFacts
@@ -19,25 +14,18 @@ Row = dict[str, Any]
 def row(host: str = "n1", rank: int = 0, local_rank: int = 0, **changes: Any) -> Row:
     """A healthy rank on a host of 8 cores. A change: `key=value`, or `a__b=value` for `b` inside of `a`."""
     number = int(host[1:]) if host[1:].isdecimal() else 1
-    folder = {"exists": True, "error": None, "locks": True, "free_bytes": 500 * GIB}
-    folder |= {"total_bytes": 900 * GIB, "free_inodes": 10**6, "device": 1, "inode": 2}
+    folder = {"error": None, "free_bytes": 500 * GIB, "total_bytes": 900 * GIB}
     healthy: Row = {
-        "schema_version": 1,
         "host": host,
-        "pid": 1,
-        "uid": 1000,
         "rank": rank,
         "local_rank": local_rank,
-        "time_unix": 1.8e9,
-        "host_addresses": [f"10.0.0.{number}"],
-        "host_error": None,
         "interfaces": {
             "lo": {"up": True, "loopback": True, "speed_mbit": 0, "addresses": ["127.0.0.1", "::1"]},
             "eth0": {"up": True, "loopback": False, "speed_mbit": 1000, "addresses": [f"10.0.0.{number}"]},
             "ib0": {"up": True, "loopback": False, "speed_mbit": 100000, "addresses": [f"10.1.0.{number}"]},
             "eth9": {"up": False, "loopback": False, "speed_mbit": 0, "addresses": []},
         },
-        "route": {"to": "n1", "address": f"10.0.0.{number}", "interface": "eth0", "error": None},
+        "route_interface": "eth0",
         "cores": list(range(8)),
         "usable_cores": 8,
         "cores_of_machine": 8,
@@ -55,14 +43,13 @@ def row(host: str = "n1", rank: int = 0, local_rank: int = 0, **changes: Any) ->
         "prefix": "/home/user/venv",
         "package": "/home/user/daso-bench",
         "folders": {
-            name: {"path": path, "tried": path, **folder}
+            name: {"path": path, **folder}
             for name, path in (
                 ("results", "/home/user/results"),
                 ("tmp", "/tmp"),
                 ("shm", "/dev/shm"),
             )
         },
-        "open_files": {"soft": 1024, "hard": 4096},
         "memory": {"total_bytes": 64 * GIB, "available_bytes": 60 * GIB},
         "torch": None,
     }
@@ -72,25 +59,13 @@ def row(host: str = "n1", rank: int = 0, local_rank: int = 0, **changes: Any) ->
 def machine(**changes: Any) -> MachineFacts:
     """A healthy laptop without GPUs and Slurm."""
     healthy = row() | {
-        "wanted": {
-            "launcher": None,
-            "port": None,
-            "threads": None,
-            "ranks_of_nodes": None,
-            "ranks_here": None,
-            "share_gpus": False,
-        },
-        "route": None,
+        "launcher": None,
+        "route_interface": None,
         "commands": dict.fromkeys(("sbatch", "srun", "scontrol", "squeue", "sacct", "scancel")),
-        "slurm": {
-            "version": None,
-            "controller": "no scontrol here",
-            "job_known": None,
-        },
+        "slurm": {"version": None, "controller": "no scontrol here"},
         "submitit": "1.5.4",
         "torchrun": "/home/user/venv/bin/torchrun",
         "emulation": {"error": None, "netem": True},
-        "port_error": None,
         "torch": torch(),
     }
     return MachineFacts.of(changed(healthy, **changes))
@@ -108,7 +83,6 @@ def torch(devices: int = 0, **changes: Any) -> Row:
         "memory_bytes": [139 * GIB] * devices,
         "backends": ["gloo", "nccl"],
         "error": None,
-        "seconds": 1.5,
     } | changes
 
 
@@ -137,29 +111,3 @@ def only(findings: Iterable[Finding], topic: str | None = None) -> Finding:
     matching = [finding for finding in findings if topic in (None, finding.topic)]
     assert len(matching) == 1, matching
     return matching[0]
-
-
-def child_row(
-    results: Path | None = None,
-    *,
-    variables: Mapping[str, str] | None = None,
-    before: Callable[[], None] | None = None,
-) -> Row:
-    """The facts of a real process of its own: with `variables`, after `before` was called in it."""
-    code = (
-        "import json, sys\n"
-        "from pathlib import Path\n"
-        "from daso_bench.runner.machine.facts import process_facts\n"
-        "folder = Path(sys.argv[1]) if len(sys.argv) > 1 else None\n"
-        "print(json.dumps(process_facts(folder, with_commit=False).as_row()))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *([] if results is None else [str(results)])],
-        env={**os.environ, **(variables or {})},
-        preexec_fn=before,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    return json.loads(done.stdout)

@@ -13,15 +13,14 @@ from daso_bench.runner.cli.main import run
 from daso_bench.runner.config.load import load, run_config
 from daso_bench.runner.launch import local
 from daso_bench.runner.launch.launcher import cores_of, external_launcher, launcher_of, threads_of
-from daso_bench.runner.machine import environment
+from daso_bench.runner.machine import cores
 from daso_bench.runner.records.run_directory import Outcome
-from daso_bench.runner.studies import duration
 from daso_bench.strategies.errors import ConfigError
 
 
 @pytest.fixture(autouse=True)
 def twelve_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "usable_cores", lambda: 12)
+    monkeypatch.setattr(cores, "usable_cores", lambda: 12)
 
 
 @pytest.mark.parametrize(
@@ -42,11 +41,6 @@ def test_virtual_ranks_are_one_process(tmp_path: Path) -> None:
     words = ["launcher=simulated", "cluster=ethernet_1g", "launcher.threads_per_rank=auto"]
     cfg = run_config(words, cwd=tmp_path)
     assert (launcher_of(cfg).processes(cfg), threads_of(cfg), cores_of(cfg)) == (1, 12, 12)
-
-
-def test_core_hours_count_loader_workers() -> None:
-    found = duration._estimate([config(launcher={"loader_workers": 5})], [3600.0], "tried")
-    assert found.core_s == 24 * 3600
 
 
 @pytest.mark.parametrize(("workers", "said"), [(0, "12 threads"), (1, "11 threads + 1 loader worker")])

@@ -351,7 +351,7 @@ def test_ranks_that_are_told_to_take_a_cpu_are_not_asked_for_a_gpu(
 ):
     short = Finding("error", "devices", "2 ranks see 1 GPU", "they share it", "sbatch --gpus-per-node=2")
     slow = Finding("warning", "threads", "2 ranks on 1 core", "they share it", "fewer")
-    monkeypatch.setattr(remote, "short_findings", lambda *_, **__: [short, slow])
+    monkeypatch.setattr(remote, "cluster_findings", lambda *_, **__: [short, slow])
     directory = make(tmp_path)
     here = {"node": 0, "host": "h", "boot": "b", "facts": {}}
     hellos = [{"rank": rank, "local_rank": rank, **here} for rank in range(2)]

@@ -11,7 +11,7 @@ import torch
 from real_runs import entry, final_model, finished, history, launch, same_model
 from runs import Awkward, Dies, config, dies_after
 
-from daso_bench.runner.config import schema
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.launch.rank import evaluate
 from daso_bench.runner.records.json_lines import read_json, read_records
 from daso_bench.runner.simulation.simulated_world import simulate
@@ -177,7 +177,7 @@ def test_hsgd_trains_and_counts_the_same_in_virtual_time(
 def test_a_killed_rank_ends_all_and_the_run_resumes_bit_for_bit(
     tmp_path: Path, strategy: str, keys: dict[str, Any], victim: int, resume: bool
 ):
-    def make(results: Path) -> schema.RunConfig:
+    def make(results: Path) -> RunConfig:
         return config(
             strategy, keys=keys, model=Awkward(), epochs=60, checkpoint_every_samples=7 * 16, results=results,
             eval_every_samples=480,
@@ -236,10 +236,10 @@ def test_time_adds_up_and_the_saved_model_scores_as_recorded(tmp_path: Path, str
     directory, _ = finished(cfg)
     for rank in range(4):
         rows = read_records(directory.rank_records(rank)).rows
-        stretches = [row for row in rows if row["kind"] == "stretch"]
+        intervals = [row for row in rows if row["kind"] == "train_interval"]
         last = next(row for row in rows if row["kind"] == "segments")
         train = last["segments_s"]["train"]
-        assert sum(row["parts_s"][part] for row in stretches for part in PARTS) == pytest.approx(
+        assert sum(row["parts_s"][part] for row in intervals for part in PARTS) == pytest.approx(
             train, rel=0.01
         )
         assert sum(last["segments_s"].values()) == pytest.approx(last["wall_s"], rel=0.01)

@@ -1,23 +1,38 @@
-"""`launcher.pin`: which cores ranks get for their own, and that they keep to them."""
+"""Usable cores, cores that ranks have for their own (`launcher.pin`), and time in the kernel's run queue."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+import torch
 from runs import config
+from test_torch_world import launch
 
+from daso_bench.runner.communication.traffic import CountedCommunicator
 from daso_bench.runner.config import load
 from daso_bench.runner.config.launchers import LAUNCHERS
-from daso_bench.runner.config.schema import run_id
 from daso_bench.runner.launch import local
 from daso_bench.runner.launch.remote import cores_of
 from daso_bench.runner.machine import cores as module
-from daso_bench.runner.machine.cores import Room, apart, apart_here, keep_to
-from daso_bench.runner.machine.environment import usable_cores
+from daso_bench.runner.machine.cores import (
+    Room,
+    RunQueue,
+    apart,
+    apart_here,
+    in_each_second,
+    keep_to,
+    threads_per_rank,
+    timing_validity,
+    usable_cores,
+)
 from daso_bench.runner.records.json_lines import read_json
 from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.simulation.simulated_world import simulate
+from daso_bench.runner.training.callbacks import RunQueueTime
 from daso_bench.strategies.errors import ConfigError, MachineError
 
 
@@ -37,14 +52,12 @@ def room(cores: list[int], wanted: int, usable: int | None = None) -> Room:
         ([room([], 0)], [()]),
     ],
 )
-def test_ranks_get_cores_of_those_they_may_use_and_no_other_ranks(
-    rooms: list[Room], expected: list[tuple[int, ...]]
-):
+def test_ranks_get_cores_that_no_other_rank_has(rooms: list[Room], expected: list[tuple[int, ...]]):
     assert apart(rooms) == expected
 
 
 @pytest.mark.parametrize(
-    ("rooms", "said"),
+    ("rooms", "message"),
     [
         ([room([0, 1], 1)] * 3, "3 ranks want 3 cores of their own, 2 are usable"),
         ([room([0, 1], 3)], "1 rank wants 3 cores of their own, 2 are usable"),
@@ -53,10 +66,10 @@ def test_ranks_get_cores_of_those_they_may_use_and_no_other_ranks(
         ([room([0, 1], 2), room([1, 2], 2)], "2 ranks want 4 cores of their own, 3 are usable"),
     ],
 )
-def test_ranks_that_do_not_fit_are_refused_with_the_way_out(rooms: list[Room], said: str):
+def test_ranks_that_do_not_fit_are_refused_with_the_way_out(rooms: list[Room], message: str):
     with pytest.raises(MachineError) as refused:
         apart(rooms)
-    assert str(refused.value).startswith(f"launcher.pin=true: {said}")
+    assert str(refused.value).startswith(f"launcher.pin=true: {message}")
     assert "launcher.threads_per_rank" in str(refused.value)
     assert str(refused.value).endswith("or launcher.pin=false")
 
@@ -113,7 +126,7 @@ def test_it_is_off_unless_asked_for_and_then_part_of_the_run(tmp_path: Path, nam
         return
     assert kind(name=name, pin=True).pin
     plain, off, on = (config(launcher=keys) for keys in ({}, {"pin": False}, {"pin": True}))
-    assert run_id(plain) == run_id(off) != run_id(on)
+    assert plain.run_id == off.run_id != on.run_id
 
 
 @pytest.mark.parametrize("many", [True, False])
@@ -138,3 +151,173 @@ def test_a_run_whose_ranks_do_not_fit_has_not_begun(tmp_path: Path):
     with pytest.raises(MachineError, match="999 ranks want 999 cores"):
         local.launch(directory, ranks=999, threads=1, port=None, stall_s=60, pin=True)
     assert directory.status()["attempts"] == []
+
+
+# ------------------------------------------------------------------ usable cores
+
+
+@pytest.mark.parametrize(
+    ("setting", "ranks", "cores", "threads"),
+    [("auto", 2, 8, 4), ("auto", 3, 8, 2), ("auto", 4, 2, 1), (3, 4, 2, 3)],
+)
+def test_threads_are_the_cores_over_the_ranks_unless_told(
+    setting: int | str, ranks: int, cores: int, threads: int
+) -> None:
+    assert threads_per_rank(setting, ranks, cores) == threads  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "threads", "cores", "reasons"),
+    [
+        (2, 1, 2, []),
+        (4, 1, 2, ["4 ranks x 1 thread share 2 cores"]),
+        (2, 2, 1, ["2 ranks x 2 threads share 1 core"]),
+        (1, 4, 2, ["1 rank x 4 threads shares 2 cores"]),
+    ],
+)
+def test_a_timing_on_shared_cores_is_not_valid(
+    ranks: int, threads: int, cores: int, reasons: list[str]
+) -> None:
+    assert timing_validity(ranks, threads, cores) == (not reasons, reasons)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system knows no affinity")
+def test_usable_cores_are_those_of_the_affinity() -> None:
+    code = (
+        "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+        "from daso_bench.runner.machine.cores import usable_cores; print(usable_cores())"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout == "1\n"
+    assert 1 <= usable_cores() <= (os.cpu_count() or 1)
+
+
+def test_a_containers_quota_limits_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "membership").write_text("1:cpu:/x\n0::/outer/inner\n")
+    inner = tmp_path / "root" / "outer" / "inner"
+    inner.mkdir(parents=True)
+    (inner / "cpu.max").write_text("max 100000\n")
+    (inner.parent / "cpu.max").write_text("150000 100000\n")
+    quota = module._cpu_quota(tmp_path / "root", tmp_path / "membership")
+    assert quota == 1.5
+    assert module._cpu_quota(tmp_path / "root", tmp_path / "none") is None
+    monkeypatch.setattr(module, "_cpu_quota", lambda root, membership: quota)
+    monkeypatch.setattr(module, "affinity", lambda: list(range(64)))
+    assert usable_cores() == 2
+
+
+# ------------------------------------------------------------------ the run queue
+
+MS = 1_000_000
+
+
+def threads(folder: Path, **waited_ms: int) -> Path:
+    """A folder as /proc/self/task: each thread has run 5 s and waited for so many milliseconds."""
+    for thread in list(folder.glob("*")):
+        (thread / "schedstat").unlink()
+        thread.rmdir()
+    for name, waited in waited_ms.items():
+        (folder / name).mkdir(parents=True)
+        (folder / name / "schedstat").write_text(f"5000000000 {waited * MS} 0\n")
+    return folder
+
+
+def test_the_run_queue_counts_what_threads_waited_while_they_trained(tmp_path: Path):
+    queue = RunQueue(threads(tmp_path, t1=500, t2=900))
+    assert queue.waited_ns == 0
+    queue.training(True)
+    threads(tmp_path, t1=700, t3=40)  # t2 has ended, t3 has begun
+    queue.training(False)
+    assert queue.waited_ns == (200 + 40) * MS
+    threads(tmp_path, t1=5000, t3=5000)  # not in training
+    queue.training(True)
+    threads(tmp_path, t1=5001, t3=5002)
+    queue.training(False)
+    assert queue.waited_ns == (240 + 3) * MS
+
+
+def test_waking_an_idle_core_is_no_queue(tmp_path: Path):
+    """Of 18 ms in 20 times, half a millisecond each is waking up."""
+    queue = RunQueue(threads(tmp_path, t1=0))
+    queue.training(True)
+    (tmp_path / "t1" / "schedstat").write_text(f"5000000000 {18 * MS} 20\n")
+    queue.training(False)
+    assert queue.waited_ns == 8 * MS
+    queue.training(True)
+    (tmp_path / "t1" / "schedstat").write_text(f"5000000000 {19 * MS} 120\n")
+    queue.training(False)
+    assert queue.waited_ns == 8 * MS, "a thread that wakes quickly excuses no other"
+
+
+def waited(folder: Path, waited_ms: int, before: dict[str, int | None] | None = None) -> RunQueue:
+    """The queue of an attempt whose only thread waited for so long."""
+    queue = RunQueue(threads(folder, t1=0))
+    if before is not None:
+        queue.load_state_dict(before)
+    queue.training(True)
+    threads(folder, t1=waited_ms)
+    queue.training(False)
+    return queue
+
+
+def test_the_share_is_of_all_attempts(tmp_path: Path):
+    first = waited(tmp_path, 30)
+    assert first.share(1000 * MS) == pytest.approx(0.03)
+    second = waited(tmp_path, 10, first.state_dict(1000 * MS))
+    assert second.share(3000 * MS) == pytest.approx(0.01)
+    third = waited(tmp_path, 0, second.state_dict(3000 * MS))
+    assert third.share(4000 * MS) == pytest.approx(0.005)
+
+
+def test_threads_that_wait_side_by_side_add_up_beyond_the_time_of_training(tmp_path: Path):
+    """Six threads on two cores for a second: each stood ready for two thirds of it."""
+    queue = RunQueue(threads(tmp_path, **{f"t{number}": 0 for number in range(6)}))
+    queue.training(True)
+    threads(tmp_path, **{f"t{number}": 667 for number in range(6)})
+    queue.training(False)
+    share = queue.share(1000 * MS)
+    assert share is not None
+    assert share == pytest.approx(4.002)
+    assert in_each_second(share) == "4 s in each second of training"
+
+
+def test_an_attempt_without_counts_makes_the_share_unknown(tmp_path: Path):
+    assert RunQueue().share(0) == 0
+    silent = RunQueue(tmp_path / "nothing")
+    silent.training(True)
+    assert silent.share(MS) is None
+    after = waited(tmp_path, 10, silent.state_dict(MS))
+    assert after.share(1000 * MS) is None
+
+
+@pytest.mark.parametrize(
+    ("of_others", "worst"), [([0.004, 0.02], 0.02), ([0.004, 0.0], 0.01), ([0.004, -1.0], None)]
+)
+def test_the_worst_rank_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_others: list[float], worst: float | None
+):
+    rows = torch.tensor([[value] for value in of_others], dtype=torch.float64)
+    comm = SimpleNamespace(gather=lambda mine: torch.cat([mine[None], rows]))
+    callback = RunQueueTime(waited(tmp_path, 10), cast(CountedCommunicator, comm))
+    assert callback.on_end(1000 * MS, finished=True) == {"run_queue_share": worst}
+
+
+def test_it_is_told_when_training_starts_and_pauses():
+    calls: list[bool] = []
+    callback = RunQueueTime(
+        cast(RunQueue, SimpleNamespace(training=calls.append)), cast(CountedCommunicator, None)
+    )
+    callback.on_train_start()
+    callback.on_pause()
+    assert calls == [True, False]
+
+
+def test_real_ranks_record_it_and_virtual_ones_nothing(tmp_path: Path):
+    cfg = config(ranks=[2], results=tmp_path)
+    _, outcome = launch(cfg)
+    assert outcome.status == "finished", outcome.details
+    share = (outcome.summary or {})["run_queue_share"]
+    assert (share is None) is (RunQueue()._read() is None)
+    assert share is None or share >= 0
+    done = simulate(cfg, cfg.dataset.load())
+    assert "run_queue_share" not in done.results[0].summary

@@ -16,12 +16,12 @@ from daso_bench.runner.records.rows import (
     SegmentsRow,
     SentRow,
     StartRow,
-    StretchRow,
     SummaryRow,
+    TrainIntervalRow,
 )
 
 OF_METRICS = {row.kind: row for row in (StartRow, EvaluationRow, EpochRow, SummaryRow)}
-OF_RANK = {row.kind: row for row in (StartRow, StretchRow, EpochRow, SentRow, SegmentsRow)}
+OF_RANK = {row.kind: row for row in (StartRow, TrainIntervalRow, EpochRow, SentRow, SegmentsRow)}
 DOCS = (Path(daso_bench.__file__).parent / "docs" / "records.md").read_text()
 
 
@@ -44,8 +44,8 @@ def test_an_unknown_or_a_missing_field_is_refused_and_reading_takes_what_is_ther
     row = {"kind": "segments", "attempt": 1, "step": 2, "samples": 3, "extra": 4}
     with pytest.raises(ValueError, match=r"unknown \['extra'\], missing \['epoch', 'process_s', "):
         SegmentsRow.parse(row)
-    with pytest.raises(ValueError, match="row 'segments' as 'stretch'"):
-        StretchRow.parse(row)
+    with pytest.raises(ValueError, match="row 'segments' as 'train_interval'"):
+        TrainIntervalRow.parse(row)
     read = SegmentsRow.read(row)
     assert (read.step, read.samples, read.wall_s) == (2, 3, None)
 

@@ -156,7 +156,7 @@ def _make_run(
         with RecordWriter(path / "ranks" / f"{rank}.jsonl") as writer:
             for index, row in enumerate(done):
                 writer.write(
-                    {"kind": "stretch", "attempt": row["attempt"], "stretch": index, "train_s": train_s}
+                    {"kind": "train_interval", "attempt": row["attempt"], "index": index, "train_s": train_s}
                 )
     return path
 

@@ -20,12 +20,18 @@ Make = Callable[..., Path]
 
 
 def on(path: Path, waiting: list[list[float]], told: Any = None, device: Any = None) -> Path:
-    """The run with `waiting[r]` seconds of each 10 s stretch of rank r, its summary, its devices."""
-    for rank, stretches in enumerate(waiting):
+    """The run with `waiting[r]` seconds of each 10 s interval of rank r, its summary, its devices."""
+    for rank, intervals in enumerate(waiting):
         with open(path / "ranks" / f"{rank}.jsonl", "w") as file:
-            for number, waiting_s in enumerate(stretches):
+            for number, waiting_s in enumerate(intervals):
                 parts = {"compute": 10 - waiting_s, "waiting": waiting_s}
-                row = {"kind": "stretch", "attempt": 1, "stretch": number, "train_s": 10.0, "parts_s": parts}
+                row = {
+                    "kind": "train_interval",
+                    "attempt": 1,
+                    "index": number,
+                    "train_s": 10.0,
+                    "parts_s": parts,
+                }
                 print(json.dumps(row), file=file)
     rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     rows[-1]["strategy"] = told
@@ -37,9 +43,9 @@ def on(path: Path, waiting: list[list[float]], told: Any = None, device: Any = N
     return path
 
 
-def test_waiting_is_a_ranks_own_over_all_its_stretches(make_run: Make, tmp_path: Path) -> None:
-    stretches: list[list[float]] = [[0, 0], [4, 6], *([number, number] for number in range(2, 11))]
-    run = load_run(on(make_run(tmp_path), stretches), "place")
+def test_waiting_is_a_ranks_own_over_all_its_intervals(make_run: Make, tmp_path: Path) -> None:
+    intervals: list[list[float]] = [[0, 0], [4, 6], *([number, number] for number in range(2, 11))]
+    run = load_run(on(make_run(tmp_path), intervals), "place")
     assert by_rank(run)[1] == {"train_s": 20, "compute_s": 10, "waiting_s": 10}
     assert waited(run) == [0, 0.5, *(number / 10 for number in range(2, 11))], "by number, not by name"
 

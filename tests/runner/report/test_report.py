@@ -171,8 +171,8 @@ def test_resumed_run_counts_useful_time(make_run: Make, tmp_path: Path) -> None:
     path = make_run(tmp_path / "results", target=0.6, rows=rows, attempts=attempts)
     with open(path / "ranks" / "0.jsonl", "w") as file:
         for attempt, steps in ((1, 50), (2, 20)):
-            for stretch in range(steps):
-                row = {"kind": "stretch", "attempt": attempt, "stretch": stretch, "train_s": 2.0}
+            for interval in range(steps):
+                row = {"kind": "train_interval", "attempt": attempt, "index": interval, "train_s": 2.0}
                 print(json.dumps(row), file=file)
     (path / "ranks" / "1.jsonl").unlink()
     page = report(tmp_path / "results", tmp_path / "out")
@@ -202,7 +202,7 @@ def test_torn_files_are_used_and_any_file_may_be_lost(make_run: Make, tmp_path: 
     assert (run["evaluations"], run["damage"], run["final_accuracy"]) == ("4", "4", "0.78")
     text = Text(page.read_text()).text
     assert "line 3 (DAMAGE IN THE MIDDLE): not a record" in text
-    assert "line 2 (DAMAGE IN THE MIDDLE): 2 records on one line, split and used" in text
+    assert "line 2 (DAMAGE IN THE MIDDLE): several records; whole records used: 2" in text
     assert "(last line): the line is cut" in text
     assert "environment.json: cannot be read, it is damaged" in text
     assert all(f"{name}: missing" in text for name in names[:3])

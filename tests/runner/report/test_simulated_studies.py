@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from daso_bench.runner.config.load import requests, to_plain
-from daso_bench.runner.config.schema import RunConfig
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.launch import simulated_run
 from daso_bench.runner.machine import environment
 from daso_bench.runner.records.run_directory import RunDirectory

@@ -11,7 +11,7 @@ from torch import Tensor
 from daso_bench.runner.communication.link_costs import AlphaBeta
 from daso_bench.runner.communication.traffic import ring_bytes
 from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator
-from daso_bench.runner.simulation.simulator import Deadlock, OutOfTime, Simulator
+from daso_bench.runner.simulation.simulator import OutOfTime, Simulator
 from daso_bench.strategies.topology import LEADERS, NODE, WORLD, Topology
 
 MS = 1_000_000
@@ -97,24 +97,12 @@ def test_the_smallest_clock_runs_first_and_a_poll_sees_all_that_was_before():
     assert simulator.time == [40 * MS, 30 * MS]
 
 
-def test_results_are_delivered_by_wait_only():
-    def body(comm: SimulatedCommunicator) -> tuple[float, float]:
-        x = torch.ones(1)
-        work = comm.all_reduce(x, WORLD, async_op=True)
-        comm.simulator.advance(comm.rank, 1)
-        before = x.item()
-        work.wait()
-        return before, x.item()
-
-    assert run(body, [1, 1])[0] == [(1.0, 2.0)] * 2
-
-
 def test_a_rank_that_stays_away_is_named():
     def body(comm: SimulatedCommunicator) -> None:
         if comm.rank != 2:
             comm.all_reduce(torch.zeros(1), WORLD).wait()
 
-    with pytest.raises(Deadlock, match=r"rank 0 waits in all_reduce over \(0, 1, 2, 3\) for ranks \[2\]"):
+    with pytest.raises(RuntimeError, match=r"rank 0 waits in all_reduce over \(0, 1, 2, 3\) for ranks \[2\]"):
         run(body, [2, 2])
 
 
@@ -125,26 +113,6 @@ def test_different_calls_on_one_group_are_an_error_and_not_a_sum():
 
     with pytest.raises(RuntimeError, match="ranks disagree on their collectives"):
         run(body, [2])
-
-
-def test_an_exception_of_a_rank_ends_the_run():
-    def body(comm: SimulatedCommunicator) -> None:
-        raise KeyError("mine")
-
-    with pytest.raises(KeyError, match="mine"):
-        run(body, [2])
-
-
-def test_channels_do_not_share_an_order():
-    def body(comm: SimulatedCommunicator) -> float:
-        x, y = torch.ones(1), torch.full((1,), 5.0)
-        first = comm.all_reduce(x, WORLD, async_op=True)
-        second = comm.all_reduce(y, WORLD, channel="control", async_op=True)
-        for work in (first, second) if comm.rank else (second, first):
-            work.wait()
-        return x.item() + y.item()
-
-    assert run(body, [2])[0] == [12.0, 12.0]
 
 
 def test_payload_is_counted_by_link_class_and_control_is_not():
@@ -175,17 +143,6 @@ def test_payload_is_counted_by_link_class_and_control_is_not():
 )
 def test_ring_model(verb: str, members: int, payload: int, distance: int, sent: int):
     assert ring_bytes(verb, members, payload, distance) == sent
-
-
-@pytest.mark.parametrize(("nodes", "payloads"), [([2, 2], 1.5), ([2, 2, 2, 2], 1.75), ([4, 4, 4, 4], 1.875)])
-def test_a_flat_ring_sends_so_many_payloads_over_a_nodes_link(nodes: list[int], payloads: float):
-    def body(comm: SimulatedCommunicator) -> int:
-        comm.all_reduce(torch.zeros(16 * 100), WORLD).wait()
-        return comm.traffic.ring_bytes["inter"]
-
-    sent = run(body, nodes)[0]
-    size = nodes[0]
-    assert [sum(sent[i : i + size]) / 6400 for i in range(0, len(sent), size)] == [payloads] * len(nodes)
 
 
 def test_the_sum_does_not_depend_on_who_comes_first():
@@ -249,7 +206,7 @@ def test_a_rank_that_polls_for_ever_in_no_time_is_stopped():
             while not work.is_completed():
                 pass
 
-    with pytest.raises(Deadlock, match=r"no time passes: a rank polls all_reduce .* for ranks \[1\]"):
+    with pytest.raises(RuntimeError, match=r"no time passes: a rank polls all_reduce .* for ranks \[1\]"):
         run(body, [1, 1])
 
 
@@ -275,16 +232,3 @@ def test_a_ring_of_messages_takes_the_time_of_one(nodes: int, fair: bool):
 
     ends, _ = run(body, [1] * nodes, AlphaBeta(inter_bytes_per_s=1e6, fair=fair))
     assert ends == [MS] * nodes
-
-
-def test_two_messages_into_one_node_wait_for_each_other():
-    def body(comm: SimulatedCommunicator) -> int:
-        x = torch.ones(250)
-        if comm.rank == 0:
-            comm.exchange({}, {1: x, 2: x.clone()}, tag=0).wait()
-        else:
-            comm.exchange({0: x}, {}, tag=0).wait()
-        return comm.now()
-
-    ends, _ = run(body, [1, 1, 1], AlphaBeta(inter_bytes_per_s=1e6))
-    assert sorted(ends) == [MS, 2 * MS, 2 * MS]

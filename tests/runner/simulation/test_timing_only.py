@@ -7,22 +7,18 @@ import pytest
 import torch
 from runs import MLP, NAMES, Blobs, config
 
-from daso_bench.datasets.synthetic import Synthetic
-from daso_bench.models.sized import Sized
-from daso_bench.models.spec import InputSpec
+from daso_bench.models.spec import InputSpec, Sized
 from daso_bench.models.torchvision_zoo import Torchvision
 from daso_bench.runner.communication.link_costs import AlphaBeta
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig, LinkConfig, LinksConfig
 from daso_bench.runner.config.launchers import SimulatedConfig
-from daso_bench.runner.config.model_building import input_spec
-from daso_bench.runner.config.schema import RunConfig
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.records.run_directory import Outcome
 from daso_bench.runner.simulation import timing_only
 from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator
 from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.runner.simulation.simulator import Simulator
 from daso_bench.runner.training.device_model import Profile
-from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.topology import WORLD, Topology
 
 NETWORK = AlphaBeta(1e-6, 1e10, 1e-4, 1e8)
@@ -113,47 +109,6 @@ def test_a_vector_counts_as_that_of_the_large_model_and_its_codes_as_well(
 
     calls = 2 if channel == "parameters" else 1
     assert simulator.run(body) == [{"intra": 0, "inter": calls * counted}] * 2
-
-
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.float64])
-def test_texts_and_times_between_ranks_take_no_longer_for_a_large_model(dtype: torch.dtype):
-    def took(scale: float, channel: Any) -> list[int]:
-        simulator = Simulator(Topology.of([1, 1]), NETWORK)
-
-        def body(rank: int) -> int:
-            comm = SimulatedCommunicator(simulator, rank)
-            comm.scale = scale
-            comm.all_reduce(torch.zeros(100, dtype=dtype), WORLD, channel=channel).wait()
-            return comm.now()
-
-        return simulator.run(body)
-
-    assert took(1e6, "control") == took(1.0, "control")
-    assert min(took(1e6, "parameters")) > 10 * max(took(1.0, "parameters"))
-
-
-def test_an_epoch_of_imagenet_on_many_ranks_needs_no_data():
-    dataset = Synthetic(samples=1_281_167, height=224, width=224, classes=1000)
-    assert input_spec(dataset) == InputSpec(3, 224, 224, 1000)
-    cfg = config("local_sgd", ranks=[4] * 8, dataset=dataset, global_batch_size=40_960, epochs=1)
-    profile = timing_only.profile_of(cfg, InputSpec(3, 224, 224, 1000))
-    done = simulate(
-        timing_only.without_numbers(cfg, profile),
-        timing_only.ghost_data("ghosts", 1_281_167, 0, 50_000),
-        network=NETWORK,
-        step_time=lambda rank, n: 10**6 * n,
-        profile=profile,
-        timing_only=True,
-    )
-    summary = done.results[0].summary
-    assert summary["steps"] == 32
-    # 1,281,167 samples over 32 ranks at a millisecond each, and sums.
-    assert summary["parts_s"]["compute"] == pytest.approx(1_281_167 / 32 / 1000, rel=1e-3)
-
-
-def test_compression_of_matrices_is_refused():
-    with pytest.raises(ConfigError, match=r"strategy\.hook=powersgd: sends what depends on trained numbers"):
-        config("ddp", keys={"hook": "powersgd"}, launcher={"name": "simulated", "timing_only": True})
 
 
 def test_a_model_of_sizes_is_for_clocks():

@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 from asking import code_of, requests
 
-from daso_bench.runner.config.schema import RunConfig
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.records.json_lines import read_json
 from daso_bench.runner.records.run_directory import WRONG_REQUEST
-from daso_bench.runner.records.seed_ranges import FRESH, PILOT, REFERENCE, SEEDS, TRIAL
+from daso_bench.runner.records.seed_ranges import PILOT, REFERENCE
 from daso_bench.runner.report.claims.convergence_points import match, read
 from daso_bench.runner.report.data.load import load_runs
 from daso_bench.runner.report.statistics.planning import choose, grid_step
 from daso_bench.runner.studies import start
-from daso_bench.runner.studies.pilot import baseline_of, derived_run, pilots, scored
+from daso_bench.runner.studies.pilot import baseline_of, pilots, scored
 from daso_bench.strategies.errors import ConfigError
 
 ONE_ARM = ("study.arm=ddp by nodes", "seed=0")
@@ -36,15 +36,6 @@ def test_the_baseline_is_the_arm_that_the_study_names_else_the_first_with_ddp(tm
     assert baseline_of([flat, named]).study.arm == "daso"
 
 
-def test_a_study_without_a_baseline_has_none(tmp_path: Path):
-    with pytest.raises(ConfigError, match="no baseline"):
-        baseline_of(requests(tmp_path, "study.arm=daso", "seed=0"))
-
-
-def test_no_other_use_has_their_seeds():
-    assert sorted({FRESH, PILOT, TRIAL, REFERENCE}) == [SEEDS * number for number in (1, 2, 3, 4)]
-
-
 @pytest.mark.parametrize(
     ("derive", "first", "suffix"), [(pilots, PILOT, "_pilot"), (scored, REFERENCE, "_reference")]
 )
@@ -59,13 +50,6 @@ def test_they_are_the_baseline_for_its_whole_schedule_with_seeds_and_a_study_of_
         assert (run.train.stop, run.train.max_seconds, run.train.epochs) == ("budget", None, 8)
         assert (run.study.name, run.study.arm) == (f"mission{suffix}", "ddp by nodes")
         assert (run.strategy, run.optimizer, run.cluster) == (base.strategy, base.optimizer, base.cluster)
-
-
-def test_evaluations_lie_at_fixed_marks_where_the_study_draws_none(tmp_path: Path):
-    drawn = baseline_of(requests(tmp_path, *ONE_ARM))
-    fixed = baseline_of(requests(tmp_path, *ONE_ARM, "train.eval_phase=0"))
-    assert derived_run(drawn, "_x", seed=1, phase=0.25).train.eval_phase == 0.25
-    assert derived_run(fixed, "_x", seed=1, phase=0.25).train.eval_phase == 0.0
 
 
 @KINDS

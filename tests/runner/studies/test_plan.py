@@ -20,12 +20,12 @@ def stages(folder: Path) -> list[dict[str, object]]:
 
 
 def test_a_plan_lists_runs_arms_and_seeds_and_how_they_will_be_compared(tmp_path: Path) -> None:
-    wanted = planned(tmp_path, "seed=0,1", "study.arm=ddp by nodes,daso", "study.interval=paired")
+    wanted = planned(tmp_path, "seed=0,1", "study.arm=ddp by nodes,daso")
     declare(wanted, ["+study=mission"], unix=100.0, commit=lambda: "abc")
     (stage,) = stages(tmp_path)
     assert stage["runs"] == [run.path.name for run in wanted]
     assert (stage["arms"], stage["seeds"]) == (["ddp by nodes", "daso"], [0, 1])
-    assert (stage["baseline"], stage["interval"], stage["level"]) == ("ddp by nodes", "paired", 0.95)
+    assert (stage["baseline"], stage["level"]) == ("ddp by nodes", 0.95)
     assert (stage["targets"], stage["commit"], stage["unix"]) == ([0.95], "abc", 100.0)
 
 

@@ -55,16 +55,6 @@ def keys(**run: Any) -> dict[str, Key]:
     return {key.name: key for key in space_of(config(**run)) if key is not None}
 
 
-def test_the_peak_rate_goes_from_an_eighth_to_eight_times_the_default():
-    rate = keys(optimizer=SGD(lr=0.08))["optimizer.lr"]
-    assert (rate.at(0.0), rate.at(0.5), rate.at(1 - 1e-12)) == (0.01, 0.08, 0.64)
-
-
-def test_the_warm_up_goes_up_to_a_quarter_of_the_schedule():
-    warmup = keys(schedule=Cosine(warmup_epochs=2.0), epochs=12)["schedule.warmup_epochs"]
-    assert (warmup.at(0.0), warmup.at(1 - 1e-12)) == (0.0, 3.0)
-
-
 def test_the_weight_decay_goes_from_a_tenth_to_ten_times_the_default_or_from_none_up():
     decay = keys(optimizer=LARS(weight_decay=1e-4))["optimizer.weight_decay"]
     assert (decay.at(0.0), decay.at(1 - 1e-12)) == (1e-5, 1e-3)
@@ -82,14 +72,6 @@ def test_arms_that_are_searched_alike_are_described_alike_whatever_their_strateg
         )
     )
     assert described(config("ddp", optimizer=SGD(weight_decay=0.0))) != described(config("ddp"))
-
-
-def test_a_strategy_adds_the_keys_that_it_declares():
-    assert [name for name in keys(strategy="daso") if name.startswith("strategy.")] == [
-        "strategy.sync_every",
-        "strategy.wait_batches",
-        "strategy.staleness_weight",
-    ]
 
 
 def test_a_run_takes_the_settings_of_a_trial_and_keeps_the_rest():

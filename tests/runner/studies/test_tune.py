@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from asking import code_of
 
-from daso_bench.datasets.imagefolder import ImageFolder
 from daso_bench.runner.config.load import requests, to_plain
 from daso_bench.runner.records.json_lines import read_json
 from daso_bench.runner.records.run_directory import WRONG_REQUEST, RunDirectory
@@ -96,18 +95,14 @@ def test_a_dry_run_shows_every_trial_with_its_settings_and_starts_and_writes_not
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(start, "run_sweep", lambda *_, **__: pytest.fail("a run was started"))
     assert code_of("tune", *GOSSIP, "--dry-run") == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert " ".join(lines[0]).startswith(f"2 arms x 4 trials = 8 runs, seeds {TRIAL} and on:")
-    common = ["optimizer.lr", "schedule.warmup_epochs", "optimizer.weight_decay"]
-    flat, gossip = lines.index(["ddp", "flat"]), lines.index(["sgp"])
-    assert lines[flat + 1] == ["trial", *common, "strategy.bucket_mib", "would"]
-    assert lines[gossip + 1] == ["trial", *common, "strategy.num_peers", "strategy.graph", "would"]
-    assert lines[flat + 2] == ["0", "0.05", "1", "0.0001", "25", "run"], "trial 0 has the default settings"
-    for one, other in zip(lines[flat + 3 : flat + 6], lines[gossip + 3 : gossip + 6], strict=True):
-        assert one[:4] == other[:4], "all arms have the same common coordinates"
-        assert other[6:] == (["run"] if other[4] == "1" else ["count", "as", "failed:", "refused"])
-    refused = [line for line in lines if line[:2] == ["refused:", "sgp,"]]
-    assert len(refused) == sum(line[4] == "2" for line in lines[gossip + 2 : gossip + 6]) > 0
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"2 arms x 4 trials = 8 runs, seeds {TRIAL} and on:")
+    flat, gossip = lines.index("ddp flat"), lines.index("sgp")
+    assert lines[flat + 1] == "  0  the default settings  run"
+    for one, other in zip(lines[flat + 2 : flat + 5], lines[gossip + 2 : gossip + 5], strict=True):
+        assert one.split()[:4] == other.split()[:4], "all arms have the same common coordinates"
+        assert other.endswith("run") != ("strategy.num_peers=2" in other)
+    assert sum("refused: sgp, trial" in line for line in lines) > 0
     assert not list(tmp_path.iterdir())
 
 
@@ -123,8 +118,7 @@ def test_a_dry_run_says_what_is_done_and_how_long_the_rest_takes(
     directory.end_attempt("finished", None)
     assert code_of("tune", *words, "--trials", "4", "--dry-run") == 0
     shown = capsys.readouterr().out
-    trials = [line.split() for line in shown.splitlines() if line[:4] in ("0   ", "1   ")]
-    assert [trial[5:] for trial in trials] == [["skip:", "finished", "already"], ["run"]]
+    assert "  0  the default settings  skip: finished already\n" in shown
     assert "3 runs to do: about " in shown
     assert "core-hours (from 1 finished run)" in shown
 
@@ -255,24 +249,6 @@ def test_what_tuning_cannot_do_is_refused_before_anything_runs(
     assert code_of("tune", "+study=mission", "study.arm=ddp flat", *words) == 2
     assert said in " ".join(capsys.readouterr().err.split())
     assert not list(tmp_path.iterdir())
-
-
-def test_without_the_data_nothing_is_tuned_and_nothing_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    monkeypatch.chdir(tmp_path)
-    looked: list[str] = []
-    real = ImageFolder.prepare
-    monkeypatch.setattr(
-        ImageFolder, "prepare", lambda self, *rest: (looked.append(self.root), real(self, *rest))
-    )
-    words = ("+study=quick", "dataset=imagefolder", "dataset.root=nope")
-    assert code_of("tune", *words) == 2
-    said = capsys.readouterr()
-    assert "nope: no such folder" in said.err
-    assert len(said.out.splitlines()) < 5
-    assert len(looked) == 1
-    assert not list(tmp_path.rglob("*.json")) + list(tmp_path.rglob("*.yaml"))
 
 
 def test_an_arm_of_which_no_trial_ran_ends_the_tuning_without_a_study(

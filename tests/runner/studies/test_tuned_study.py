@@ -7,10 +7,10 @@ import pytest
 import yaml
 
 from daso_bench.runner.config.load import requests
-from daso_bench.runner.config.schema import RunConfig, arm_id, run_id
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.records.seed_ranges import FRESH
 from daso_bench.runner.studies.search_space import with_settings
-from daso_bench.runner.studies.tuned_study import StudyArm, TuningResult, arms_of, write_study
+from daso_bench.runner.studies.tuned_study import StudyArm, arms_of, write_study
 from daso_bench.strategies.errors import ConfigError
 
 SETTINGS = {"optimizer.lr": 0.2, "schedule.warmup_epochs": 0.5, "optimizer.weight_decay": 1e-05}
@@ -30,9 +30,10 @@ def written(
     config_dir: Path | None = None,
 ) -> dict[str, RunConfig]:
     """The runs of the new study with its first seed, by the name of their arm."""
-    tuned = [TuningResult(arm=arm, settings=settings, study=TOLD) for arm in found if not arm.role]
+    searched = [arm.name for arm in found if not arm.role]
+    by_arm = dict.fromkeys(searched, settings), dict.fromkeys(searched, TOLD)
     folder = cwd / "made"
-    write_study(folder, found, tuned, seeds=[5, 6], baseline=baseline, config_dir=config_dir)
+    write_study(folder, found, *by_arm, seeds=[5, 6], baseline=baseline, config_dir=config_dir)
     name = f"{found[0].config.study.name}_tuned"
     asked = requests([f"+study={name}"], sweep=True, cwd=cwd, config_dir=folder)
     assert [str(request.error) for request in asked if request.error is not None] == []
@@ -56,7 +57,7 @@ def test_every_arm_stands_in_it_as_it_was_composed_and_once_more_with_tuned_sett
     runs = written(found, tmp_path)
     assert len(runs) == 11 + 8 + 3
     for arm in found:
-        assert arm_id(runs[arm.name]) == arm_id(arm.config), arm.name
+        assert runs[arm.name].arm_id == arm.config.arm_id, arm.name
         assert runs[arm.name].study.tuned == ""
         assert runs[arm.name].study.baseline == "ddp by nodes"
         if arm.role:
@@ -90,7 +91,7 @@ def test_the_tuned_baseline_has_second_ones_and_a_placebo_of_its_own(tmp_path: P
     assert base.strategy == same.strategy == fresh.strategy
     assert base.optimizer == placebo.optimizer
     assert (placebo.strategy_class.__name__, placebo.strategy.algorithm) == ("Placebo", "flat")
-    assert len({run_id(run) for run in runs.values()}) == len(runs)
+    assert len({run.run_id for run in runs.values()}) == len(runs)
 
 
 def test_an_arm_whose_default_wins_has_runs_of_its_own(tmp_path: Path):
@@ -99,7 +100,7 @@ def test_an_arm_whose_default_wins_has_runs_of_its_own(tmp_path: Path):
     assert default.study.baseline == "", "ddp by nodes, which the study names, was left out"
     assert default.strategy == tuned.strategy
     assert default.optimizer == tuned.optimizer
-    assert run_id(default) != run_id(tuned)
+    assert default.run_id != tuned.run_id
 
 
 def test_arms_of_a_study_without_names_are_called_by_their_strategy_and_what_sets_them_apart(tmp_path: Path):
@@ -110,7 +111,7 @@ def test_arms_of_a_study_without_names_are_called_by_their_strategy_and_what_set
     ]
     runs = written(found, tmp_path, baseline=found[0].name)
     for arm in found:
-        assert arm_id(runs[arm.name]) == arm_id(arm.config)
+        assert runs[arm.name].arm_id == arm.config.arm_id
 
 
 def test_files_of_the_users_own_folder_go_along(tmp_path: Path):

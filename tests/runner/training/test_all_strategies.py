@@ -15,7 +15,6 @@ from daso_bench.models.spec import InputSpec
 from daso_bench.runner.config.optimizers import SGD
 from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
 from daso_bench.runner.training import checkpoint
-from daso_bench.runner.training.batch_order import GlobalOrder
 from daso_bench.runner.training.evaluation import score
 from daso_bench.runner.training.trainer import Trainer
 from daso_bench.strategies.errors import ConfigError
@@ -70,34 +69,16 @@ def test_a22_all_ranks_call_the_same_collectives(name: str, nodes: list[int]):
             assert len(counts) == 1 or nodes == [2, 1], (verb, place, counts)
 
 
-def test_a22_uneven_batches_end_in_equal_numbers_of_steps():
-    """100 samples, batches of 32 and 8: three steps on both ranks."""
-    done = run(
-        "heterogeneous",
-        more={"balancing": "manual", "shares": [32, 8]},
-        ranks=[1, 1],
-        dataset=Blobs(samples=100),
-        global_batch_size=40,
-        epochs=1,
-    )
-    assert [context.progress.step for context in done.contexts] == [3, 3]
-    batch_order = done.contexts[0].batch_order
-    assert isinstance(batch_order, GlobalOrder)
-    assert batch_order.shares is not None
-    of_batches = [batch_order.sampler.samples_of_rank(batch, batch_order.shares.values) for batch in range(3)]
-    assert [sum(samples) for samples in zip(*of_batches, strict=True)] == [80, 20]
-
-
 @dataclass(frozen=True, kw_only=True)
 class TwoGroups(SGD):
     """The same optimizer, with the parameters in two groups."""
 
     def build(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
         """Weights in one group, the rest in the other."""
-        one, two = [], []
+        first, second = [], []
         for parameter in parameters:
-            (one if parameter.dim() > 1 else two).append(parameter)
-        groups = [{"params": group} for group in (one, two) if group]
+            (first if parameter.dim() > 1 else second).append(parameter)
+        groups = [{"params": group} for group in (first, second) if group]
         return torch.optim.SGD(
             groups, lr=self.lr, momentum=self.momentum, nesterov=self.nesterov, weight_decay=self.weight_decay
         )
@@ -120,8 +101,8 @@ class OneGroup(SGD):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a23_a_step_is_a_step_however_many_parameter_groups_there_are(name: str):
-    one, two = (run(name, optimizer=kind(), epochs=5) for kind in (OneGroup, TwoGroups))
-    for mine, theirs in zip(one.contexts, two.contexts, strict=True):
+    first, second = (run(name, optimizer=kind(), epochs=5) for kind in (OneGroup, TwoGroups))
+    for mine, theirs in zip(first.contexts, second.contexts, strict=True):
         assert mine.comm.traffic.verbs == theirs.comm.traffic.verbs
         assert torch.equal(mine.replica.flat(), theirs.replica.flat())
 

@@ -31,12 +31,6 @@ def test_the_two_newest_are_kept(tmp_path: Path):
     assert [path.name for path in checkpoint.complete(tmp_path)] == ["step_0000000030", "step_0000000004"]
 
 
-def test_saving_a_step_again_replaces_it(tmp_path: Path):
-    save(tmp_path, 5, 1.0)
-    path = save(tmp_path, 5, 2.0)
-    assert checkpoint.read(path / "rank_0.pt")["x"][0] == 2.0
-
-
 def halve(file: Path) -> None:
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 

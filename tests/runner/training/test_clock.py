@@ -2,8 +2,8 @@
 
 import pytest
 
-from daso_bench.runner.communication.traffic import Traffic, waiting_ns
-from daso_bench.runner.training.clock import Clock, waiting_of
+from daso_bench.runner.communication.traffic import Traffic
+from daso_bench.runner.training.clock import Clock
 from daso_bench.strategies.topology import Topology
 
 
@@ -48,14 +48,14 @@ def test_segments_are_exclusive_and_cover_all(hands: Hands, traffic: Traffic):
 
 
 def test_pauses_of_training_are_told_once_each_and_writing_a_log_is_none(hands: Hands, traffic: Traffic):
-    clock, told = Clock(hands, traffic), []
-    clock.on_training = told.append
+    clock, calls = Clock(hands, traffic), []
+    clock.on_training = calls.append
     for segment in ("train", "log", "train", "make_model", "eval", "log", "train"):
         clock.enter(segment)
-    assert told == [True, False, True], "an inline evaluation, then its row, then training goes on"
+    assert calls == [True, False, True], "an inline evaluation, then its row, then training goes on"
     for segment in ("log", "eval", "log", "checkpoint", "train", "checkpoint", "log", "other"):
         clock.enter(segment)
-    assert told == [True, False, True, False, True, False]
+    assert calls == [True, False, True, False, True, False]
 
 
 def test_startup_counts_from_the_birth_of_the_process(hands: Hands, traffic: Traffic):
@@ -65,7 +65,7 @@ def test_startup_counts_from_the_birth_of_the_process(hands: Hands, traffic: Tra
     assert clock.segments["startup"] == 40
 
 
-def test_laps_leave_out_what_was_blocked(hands: Hands, traffic: Traffic):
+def test_recorded_times_leave_out_what_was_blocked(hands: Hands, traffic: Traffic):
     clock = Clock(hands, traffic)
     clock.enter("train")
     hands.time = 10
@@ -106,24 +106,16 @@ def test_what_is_blocked_outside_of_training_is_no_part_of_it(hands: Hands, traf
     assert clock.end_interval().blocked == 0
 
 
-@pytest.mark.parametrize(
-    ("entered", "left", "last", "waiting"),
-    [(0, 50, 30, 30), (30, 50, 30, 0), (0, 50, 80, 50), (40, 50, 30, 0)],
-)
-def test_waiting(entered: int, left: int, last: int, waiting: int):
-    assert waiting_ns(entered, left, last) == waiting
-
-
-def test_waiting_over_all_collectives_of_a_stretch(traffic: Traffic):
-    first = traffic.launch("gradients", (0, 1), 0)
-    second = traffic.launch("gradients", (0, 1), 60)
-    assert first != second
-    traffic.block(first, 0, 50)
-    traffic.block(second, 60, 80)
-    traffic.block(12345, 90, 99)  # started in an earlier interval: nothing known, counted as transfer
+def test_waiting_ends_when_the_last_member_enters(traffic: Traffic):
+    """The other rank enters at 30, 55, 130 and 200: waiting of 30, 0, 20 and 0 ns."""
     other = Traffic(Topology.of([2, 2]), 1)
-    assert [other.launch("gradients", (0, 1), 30), other.launch("gradients", (0, 1), 55)] == [first, second]
-    assert waiting_of(traffic, [traffic.launches, other.launches]) == 30
+    for entered, left, of_other in ((0, 50, 30), (60, 80, 55), (100, 120, 130), (210, 250, 200)):
+        key = traffic.launch("gradients", (0, 1), entered)
+        traffic.block(key, entered, left)
+        assert other.launch("gradients", (0, 1), of_other) == key
+    traffic.block(12345, 90, 99)  # started in an earlier interval: nothing known, counted as transfer
+    traffic.split_waiting([[*rank.launches.items()] for rank in (traffic, other)])
+    assert traffic.waited_ns == 30 + 20
 
 
 def test_keys_tell_channels_and_groups_apart(traffic: Traffic):
@@ -143,11 +135,11 @@ def test_what_is_told_of_training_takes_none_of_its_time(hands: Hands, traffic: 
     def looks(_: bool) -> None:
         hands.time += 5
 
-    def settles() -> None:
+    def waits() -> None:
         hands.time += 1
 
     clock.on_training = looks
-    clock.wait_pending = settles
+    clock.wait_pending = waits
     clock.enter("train")
     hands.time += 100
     clock.record_time("compute")

@@ -7,15 +7,14 @@ from pathlib import Path
 import pytest
 from pictures import plain, put  # pyright: ignore[reportMissingImports] (another folder of tests)
 
+from daso_bench.datasets.atomic_files import BadFile
 from daso_bench.datasets.imagefolder import ImageFolder
-from daso_bench.datasets.mnist import NAMES
 from daso_bench.datasets.pixels import BadImage
-from daso_bench.datasets.preparation import BadFile
 from daso_bench.runner.cli.main import main, run
 from daso_bench.runner.config.compose import compose
 from daso_bench.runner.config.load import dataset_of
 from daso_bench.runner.records.run_directory import RunDirectory
-from daso_bench.runner.training.data_errors import BadData, can_go_on, data_errors, file_errors
+from daso_bench.runner.training.data_errors import data_errors, file_errors
 from daso_bench.strategies.errors import ConfigError, MachineError
 
 RUN = (
@@ -35,7 +34,7 @@ def test_evaluate_names_a_bad_image_a_vanished_one_and_a_set_that_is_gone(
     assert run(RUN) == 0
     (folder,) = (tmp_path / "results" / "runs").glob("*-s0-*")
     image = ImageFolder(root="imgs").load().test.path(0)  # pyright: ignore
-    told = []
+    messages = []
     for spoil in (
         lambda: Path(image).write_bytes(b""),
         Path(image).unlink,
@@ -44,12 +43,12 @@ def test_evaluate_names_a_bad_image_a_vanished_one_and_a_set_that_is_gone(
         spoil()
         capsys.readouterr()
         assert code_of("evaluate", str(folder)) == 2
-        told.append(capsys.readouterr().err)
+        messages.append(capsys.readouterr().err)
     way = "daso-bench prepare dataset=imagefolder dataset.root="
-    assert f"{image}: empty (0 bytes)" in told[0]
-    assert f"{image}: No such file or directory" in told[1]
-    assert "not prepared with these keys" in told[2]
-    assert all(way in text and "Traceback" not in text for text in told)
+    assert f"{image}: empty (0 bytes)" in messages[0]
+    assert f"{image}: No such file or directory" in messages[1]
+    assert "not prepared with these keys" in messages[2]
+    assert all(way in text and "Traceback" not in text for text in messages)
 
 
 @pytest.mark.parametrize("launcher", [("launcher=simulated", "cluster=ethernet_1g"), ("launcher=local",)])
@@ -63,55 +62,40 @@ def test_a_bad_file_in_training_is_a_sentence_with_a_way_out_and_no_resume_is_of
     for level, name in ((30, "cats"), (200, "dogs")):
         for n in range(12):
             put(tmp_path / "imgs" / name / f"{n}.png", plain(level + n, side=8))
-    bad = tmp_path / "imgs" / "cats" / "3.png"
+    bad = tmp_path / "imgs" / "cats" / "5.png"
     bad.write_bytes(bad.read_bytes()[:40].ljust(70, b"\0"))
     words = [word for word in RUN if not word.startswith(("launcher=", "cluster="))]
-    keys = ["dataset.check=none", "dataset.prepared=kept", "dataset.split_seed=1"]
-    keys.append("dataset.class_names=[cats,dogs]")
+    keys = ["dataset.check=none", "dataset.prepared=kept", "dataset.holdout=0.2"]
+    keys.append("dataset.std=[0.2,0.2,0.2]")
     assert run([*words, *launcher, *keys]) == 2
     shown = capsys.readouterr().out
     (folder,) = (tmp_path / "results" / "runs").iterdir()
-    told = RunDirectory(folder).status()["reason"]
+    messages = RunDirectory(folder).status()["reason"]
     assert "Traceback" not in shown
     assert "daso-bench resume" not in shown
-    assert f"BadData: {bad}: " in told
-    way = shlex.split(told.partition("daso-bench prepare ")[2])
+    assert f"BadData: {bad}: " in messages
+    way = shlex.split(messages.partition("daso-bench prepare ")[2])
     assert way == [
         "dataset=imagefolder",
         f"dataset.root={tmp_path / 'imgs'}",
         f"dataset.prepared={tmp_path / 'kept'}",
-        *("dataset.resize=8", "dataset.crop=8", "dataset.class_names=[cats,dogs]", "dataset.split_seed=1"),
+        *("dataset.resize=8", "dataset.crop=8", "dataset.std=[0.2,0.2,0.2]", "dataset.holdout=0.2"),
         "dataset.check=decode",
     ]
-    with pytest.raises(ConfigError, match=r"1 of 24 files are bad(.|\n)*cats/3\.png"):
+    with pytest.raises(ConfigError, match=r"1 of 24 files are bad(.|\n)*cats/5\.png"):
         run(["prepare", *way])
 
 
-def test_a_damaged_file_is_the_users_to_mend(tmp_path: Path) -> None:
-    folder = tmp_path / "MNIST" / "raw"
-    folder.mkdir(parents=True)
-    for name in NAMES:
-        (folder / f"{name}.gz").write_bytes(b"\x1f\x8b\x08\x00")
-    with pytest.raises(ConfigError, match=rf"{NAMES[0]}\.gz: damaged or cut short"):
-        run(["prepare", "dataset=mnist", f"dataset.root={tmp_path}"])
-
-
 def test_text_in_the_way_out_is_quoted_where_the_grammar_wants_it() -> None:
-    dataset = ImageFolder(root="my imgs", class_names=("a,b", "größe"))
+    dataset = ImageFolder(root="my imgs", prepared="a,b größe")
     with pytest.raises(ConfigError) as raised, file_errors(dataset):
         raise BadImage("a.jpg", "empty")
     _, _, words = str(raised.value).partition("daso-bench prepare ")
     (composed,) = compose(shlex.split(words), sweep=False)
     assert composed.config is not None
     assert dataset_of(composed.config, Path("/")) == dataclasses.replace(
-        dataset, root="/my imgs", check="decode"
+        dataset, root="/my imgs", prepared="/a,b größe", check="decode"
     )
-
-
-def test_a_run_can_go_on_unless_it_met_a_bad_file() -> None:
-    assert can_go_on(None)
-    assert can_go_on("rank 1: killed by SIGKILL")
-    assert not can_go_on(f"rank 1: {BadData.__name__}: a.jpg: empty")
 
 
 def code_of(*words: str) -> int:
@@ -122,7 +106,7 @@ def code_of(*words: str) -> int:
 
 def test_each_kind_of_trouble_has_its_error() -> None:
     dataset = ImageFolder(root="imgs")
-    for trouble, told in (
+    for trouble, messages in (
         (BadImage("a.jpg", "empty"), ConfigError),
         (FileNotFoundError("not there"), ConfigError),
         (BadFile("cut short"), ConfigError),
@@ -130,7 +114,7 @@ def test_each_kind_of_trouble_has_its_error() -> None:
         (KeyError("a fault of ours"), KeyError),
     ):
         for telling in (file_errors, data_errors):
-            with pytest.raises(told), telling(dataset):
+            with pytest.raises(messages), telling(dataset):
                 raise trouble
 
 

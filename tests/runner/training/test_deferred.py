@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import NAMES, Awkward, config
+from runs import Awkward, config
 
 from daso_bench.runner.communication.link_costs import AlphaBeta
 from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
@@ -54,48 +54,6 @@ def test_the_stamp_is_the_slowest_ranks_time_and_one_average_is_added():
     assert stamps[0] >= 3 * 0.004
     # The run ends with one more average, which is what the last model took to make.
     assert rows[-1]["train_s"] == pytest.approx(done.results[0].summary["train_s"], rel=1e-9)
-
-
-def test_the_cadence_of_evaluations_leaves_training_as_it_is():
-    runs = [run(eval_every_samples=every) for every in (16, 96, 384)]
-    times = [done.results[0].summary["train_s"] for done in runs]
-    assert times == [times[0]] * 3
-    for done in runs[1:]:
-        for mine, theirs in zip(done.contexts, runs[0].contexts, strict=True):
-            assert mine.replica.flat().equal(theirs.replica.flat())
-        assert done.contexts[0].comm.traffic.verbs["parameters.send"] == 24
-
-
-KEYS: dict[str, dict[str, Any]] = {
-    "daso": {"warmup_epochs": 1, "cooldown_epochs": 1},
-    "diloco": {"sync_every": 4},
-}
-
-
-def per_sample(strategy: str, every: int, *, slow: int = 1, mode: str = "auto") -> tuple[float, str]:
-    """Seconds of training a sample on the virtual clock, and how models were judged."""
-    asked = config(strategy, keys=KEYS.get(strategy, {}), eval_every_samples=every, eval_mode=mode)
-    done = simulate(asked, asked.dataset.load(), step_time=lambda rank, n: 10**7 * (slow if rank == 3 else 1))
-    seconds = done.results[0].summary["train_s"]
-    return seconds / done.contexts[0].progress.samples, evaluations(done)[0]["mode"]
-
-
-@pytest.mark.parametrize("strategy", NAMES)
-def test_on_the_virtual_clock_every_strategy_trains_alike_at_a_quarter_and_four_times_the_distance(
-    strategy: str,
-):
-    found = [per_sample(strategy, every) for every in (12, 48, 192)]
-    own, mode = found[1]
-    for value, judged in found:
-        if judged == mode:
-            assert value == pytest.approx(own, rel=1e-9)
-
-
-def test_lasgd_that_is_made_to_stop_for_evaluations_beside_a_straggler_does_not():
-    own, *others = [per_sample("lasgd", every, slow=4, mode="inline")[0] for every in (48, 12, 192)]
-    assert max(abs(value / own - 1) for value in others) > 1e-3
-    own, *others = [per_sample("lasgd", every, slow=4)[0] for every in (48, 12, 192)]
-    assert others == pytest.approx([own] * 2, rel=1e-9)
 
 
 def test_copies_beyond_the_memory_are_dropped_and_counted():

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from scipy.special import stdtrit
 from torch import nn
 
-from daso_bench.models.small import MLP
 from daso_bench.models.spec import InputSpec
 from daso_bench.models.torchvision_zoo import Torchvision
 from daso_bench.runner.config.cluster import DeviceConfig
-from daso_bench.runner.training.device_model import SHORTEST, ClusterDevice, Profile, Scripted, read_trace
+from daso_bench.runner.training.device_model import SHORTEST, ClusterDevice, Profile
 from daso_bench.strategies.errors import ConfigError
 
 MS = 1_000_000
@@ -33,12 +32,6 @@ def conv_and_linear() -> nn.Module:
 
 # A multiplication and an addition for each weight and place: 4 channels on 64 pixels, 9 weights each.
 CONV, LINEAR = 2 * 4 * 64 * 9, 2 * 256 * 10
-
-
-def test_the_operations_and_sizes_of_a_model():
-    profile = Profile.of(conv_and_linear, InputSpec(1, 8, 8, 10))
-    assert profile.flops == CONV + LINEAR == 9728
-    assert profile.numels == (36, 4, 2560, 10)
 
 
 def test_backward_goes_from_the_last_layer_to_the_first():
@@ -58,18 +51,6 @@ def test_published_operations_and_sizes(name: str, parameters: int, giga: float)
     assert profile.flops / 2e9 == pytest.approx(giga, rel=1e-3)
     assert list(profile.ready) == sorted(profile.ready, reverse=True)
     assert profile.ready[0] == 1.0
-
-
-def test_a_model_that_fits_no_memory_has_a_profile():
-    side = 10**6  # 4 TB of weights
-    spec = InputSpec(1, 1000, 1000, side)
-    profile = Profile.of(lambda: nn.Sequential(nn.Flatten(), nn.Linear(side, side)), spec)
-    assert profile.flops == 2 * side * side
-
-
-def test_a_model_that_computes_its_widths_with_tensors_has_a_profile():
-    profile = Profile.of(lambda: Torchvision(name="regnet_y_400mf").build(IMAGENET), IMAGENET)
-    assert sum(profile.numels) == 4_344_144
 
 
 def test_frozen_parameters_take_time_and_have_no_gradient():
@@ -128,23 +109,11 @@ def torchs_buckets(numels: Sequence[int], dtype: torch.dtype, limits: list[int])
     if not hasattr(distributed, "_compute_bucket_assignment_by_size"):
         pytest.skip("this PyTorch does not show how it assigns buckets")
     tensors = [torch.empty(numel, dtype=dtype, device="meta") for numel in reversed(numels)]
-    found, _ = distributed._compute_bucket_assignment_by_size(tensors, limits)
+    buckets, _ = distributed._compute_bucket_assignment_by_size(tensors, limits)
     count = len(numels)
-    for bucket in found:
+    for bucket in buckets:
         assert bucket == list(range(bucket[0], bucket[-1] + 1))
-    return [(count - 1 - bucket[-1], count - bucket[0]) for bucket in found]
-
-
-@pytest.mark.parametrize("name", ["resnet18", "resnet50", "vgg11"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("mib", [None, 0.25, 1, 4, 25.5, 100])
-def test_buckets_are_pytorchs(name: str, dtype: torch.dtype, mib: float | None):
-    with torch.device("meta"):
-        model = Torchvision(name=name).build(IMAGENET)
-    numels = [parameter.numel() for parameter in model.parameters()]
-    limits = [2**20, 25 * 2**20] if mib is None else [int(mib * 2**20)]
-    got = Profile.by_size(numels).buckets(dtype.itemsize, 25.0 if mib is None else mib)
-    assert got == torchs_buckets(numels, dtype, limits)
+    return [(count - 1 - bucket[-1], count - bucket[0]) for bucket in buckets]
 
 
 @given(
@@ -165,14 +134,10 @@ def device(rank: int = 0, profile: Profile = NOTHING, seed: int = 0, **given: An
 
 def test_a_steps_time_from_samples_per_second():
     """5 ms, and 8 samples of 10 ms: 85 ms, a quarter of it forward."""
-    one = device(samples_per_second=100, fixed_ms=5, forward_share=0.25)
-    assert one.step_ns(8) == (21_250_000, 63_750_000)
-    assert one.step_ns(0) == (1_250_000, 3_750_000)
-    assert one.drawn == 2
-
-
-def test_a_third_of_a_step_is_forward_unless_it_says_otherwise():
-    assert device(samples_per_second=1).step_ns(3) == (SECOND, 2 * SECOND)
+    modelled = device(samples_per_second=100, fixed_ms=5, forward_share=0.25)
+    assert modelled.step_ns(8) == (21_250_000, 63_750_000)
+    assert modelled.step_ns(0) == (1_250_000, 3_750_000)
+    assert modelled.drawn == 2
 
 
 def test_a_steps_time_from_operations():
@@ -191,9 +156,9 @@ def test_a_slow_rank_takes_longer_for_all_of_it():
 
 
 def test_what_time_passes_beside_steps():
-    one = device(1, samples_per_second=100, fixed_ms=5, forward_share=0.25, speeds=(1.0, 0.5))
-    assert one.spend_ns("eval", 8) == 40 * MS  # a quarter of 80 ms, at half speed
-    assert one.spend_ns("data") == one.spend_ns("checkpoint") == 0
+    modelled = device(1, samples_per_second=100, fixed_ms=5, forward_share=0.25, speeds=(1.0, 0.5))
+    assert modelled.spend_ns("eval", 8) == 40 * MS  # a quarter of 80 ms, at half speed
+    assert modelled.spend_ns("data") == modelled.spend_ns("checkpoint") == 0
     other = device(tflops=1, input_stall_ms=2.5, checkpoint_s=1.5, jitter="gaussian")
     assert other.spend_ns("data") == 2_500_000
     assert other.spend_ns("checkpoint") == 1_500_000_000
@@ -201,19 +166,10 @@ def test_what_time_passes_beside_steps():
     assert device(profile=Profile(2e9, (1,), (1.0,)), tflops=1).spend_ns("eval", 10) == 20 * MS
 
 
-def test_a_scripted_device_takes_the_time_it_is_given():
-    one = Scripted(3, lambda rank, samples: 100 * rank + samples)
-    assert one.step_ns(4) == (101, 203)
-    assert one.spend_ns("data") == 0
-
-
-JITTERS = ["gaussian", "lognormal", "student_t3"]
-
-
 def drawn(kind: str, cv: float, count: int = 20_000, rank: int = 0, seed: int = 0) -> np.ndarray:
     """The times of `count` steps of one second."""
-    one = device(rank, seed=seed, samples_per_second=1, jitter=kind, jitter_cv=cv)
-    return np.array([sum(one.step_ns(1)) for _ in range(count)]) / SECOND
+    modelled = device(rank, seed=seed, samples_per_second=1, jitter=kind, jitter_cv=cv)
+    return np.array([sum(modelled.step_ns(1)) for _ in range(count)]) / SECOND
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "lognormal"])
@@ -224,43 +180,7 @@ def test_jitter_has_its_mean_and_deviation(kind: str, cv: float):
     assert times.std() / times.mean() == pytest.approx(cv, rel=0.03)
 
 
-def test_a_lognormal_step_is_seldom_early_and_often_late():
-    times = drawn("lognormal", 0.2)
-    # The median of mean 1 and deviation 0.2 is 1 / sqrt(1.04).
-    assert np.median(times) == pytest.approx(1 / math.sqrt(1.04), abs=0.005)
-    assert times.max() - 1 > 1 - times.min()
-
-
-def test_a_student_step_is_mostly_ordinary_and_sometimes_far_out():
-    """Beyond 4 deviations lie 0.6 % of t with 3 degrees of freedom over its deviation sqrt(3), and 6e-5 of a
-    Gaussian.
-    """
-    cv = 0.05
-    student, gaussian = (np.abs(drawn(kind, cv) - 1) > 4 * cv for kind in ("student_t3", "gaussian"))
-    assert np.median(drawn("student_t3", cv)) == pytest.approx(1, abs=0.002)
-    assert student.mean() == pytest.approx(0.0062, rel=0.3)
-    assert gaussian.mean() < 0.0005
-
-
-@pytest.mark.parametrize(
-    ("kind", "cv"),
-    [
-        *((kind, cv) for kind in JITTERS for cv in (0.05, 0.5)),
-        ("gaussian", 1.0),
-        ("student_t3", 1.0),
-        pytest.param("lognormal", 1.0),
-    ],
-)
-def test_no_step_is_shorter_than_the_shortest(kind: str, cv: float):
-    assert drawn(kind, cv).min() >= SHORTEST - 1e-9
-
-
-def test_without_a_deviation_or_a_kind_there_is_no_jitter():
-    assert set(drawn("gaussian", 0.0, 10)) == {1.0}
-    assert set(drawn("none", 0.5, 10)) == {1.0}
-
-
-@pytest.mark.parametrize("kind", JITTERS)
+@pytest.mark.parametrize("kind", ["gaussian", "lognormal", "student_t3"])
 def test_a_steps_jitter_does_not_depend_on_what_was_asked_before(kind: str):
     """A resumed run sets `drawn` to where it stood."""
     straight = drawn(kind, 0.1, 800)
@@ -272,12 +192,8 @@ def test_a_steps_jitter_does_not_depend_on_what_was_asked_before(kind: str):
     assert len(set(straight)) == 800  # blocks do not repeat
 
 
-def test_jitter_is_a_factor_of_the_whole_step():
-    few, many = (
-        sum(device(samples_per_second=1, fixed_ms=1000, jitter="gaussian").step_ns(samples))
-        for samples in (1, 9)
-    )
-    assert many == pytest.approx(5 * few, rel=1e-8)
+def test_no_step_is_shorter_than_the_shortest():
+    assert drawn("student_t3", 1.0).min() >= SHORTEST - 1e-9
 
 
 def test_ranks_and_seeds_draw_jitter_of_their_own():
@@ -301,8 +217,8 @@ GOOD = "rank,step_s\n0,0.5\n1,7\n0,0.25\n0,1.5\n1,8e-3\n"
 
 def test_measured_step_times_are_taken_in_turn_and_repeated(tmp_path: Path):
     path = str(trace(tmp_path, GOOD))
-    one = device(0, trace=path, forward_share=0.5, fixed_ms=99)
-    took = [one.step_ns(samples) for samples in (1, 2, 3, 4, 5)]
+    modelled = device(0, trace=path, forward_share=0.5, fixed_ms=99)
+    took = [modelled.step_ns(samples) for samples in (1, 2, 3, 4, 5)]
     assert took == [(half * MS, half * MS) for half in (250, 125, 750, 250, 125)]
     other = device(1, trace=path)
     other.drawn = 3
@@ -310,53 +226,22 @@ def test_measured_step_times_are_taken_in_turn_and_repeated(tmp_path: Path):
     assert sum(other.step_ns(1)) == 7 * SECOND
 
 
-def test_columns_may_come_in_any_order_and_beside_others(tmp_path: Path):
-    path = trace(tmp_path, "step_s,note,rank\r\n0.5,warm,0\r\n0,,0\r\n")
-    assert read_trace(path, 0) == (0.5, 0.0)
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
     [
         ("", "must have step times of rank 0, seconds >= 0"),
-        ("rank,step_s\n", "must have step times of rank 0, seconds >= 0"),
-        ("rank,step_s\n1,0.5\n", "must have step times of rank 0, seconds >= 0"),
         ("rank,step_s\n0,-0.5\n", "must have step times of rank 0, seconds >= 0"),
-        ("rank,step_s\n0,inf\n", "must have step times of rank 0, seconds >= 0"),
-        ("rank,step_s\n0,nan\n", "must have step times of rank 0, seconds >= 0"),
         ("rank,seconds\n0,0.5\n", "must have the columns rank and step_s, numbers in both"),
-        ("0,0.5\n0,0.5\n", "must have the columns rank and step_s, numbers in both"),
         ("rank,step_s\n0,fast\n", "must have the columns rank and step_s, numbers in both"),
-        ("rank,step_s\nfirst,0.5\n", "must have the columns rank and step_s, numbers in both"),
-        ("rank,step_s\n0\n", "must have the columns rank and step_s, numbers in both"),
         (b"\xff\xfe\x00rank", "must have the columns rank and step_s, numbers in both"),
-        pytest.param(
-            "rank,step_s\n0," + "1" * 200_000,
-            "must have the columns rank and step_s, numbers in both",
-            id="a field of 200,000 letters",
-        ),
     ],
+    ids=["empty", "negative", "no column", "no number", "no text"],
 )
 def test_a_broken_trace_is_refused(tmp_path: Path, text: str | bytes, says: str):
     path = trace(tmp_path, text)
     with pytest.raises(ConfigError) as error:
         device(0, trace=str(path))
     assert str(error.value) == f"cluster.device.trace={path}: {says}"
-
-
-def test_a_trace_that_is_not_there_is_refused(tmp_path: Path):
-    for path, why in ((tmp_path / "no.csv", "No such file or directory"), (tmp_path, "Is a directory")):
-        with pytest.raises(ConfigError) as error:
-            read_trace(path, 0)
-        assert str(error.value) == f"cluster.device.trace={path}: cannot be read: {why}"
-
-
-def test_the_layers_of_a_perceptron_take_time_by_their_weights():
-    """64x32 and 32x10: of 2368 products 320 are the last layer's, and they come first."""
-    spec = InputSpec(1, 8, 8, 10)
-    profile = Profile.of(lambda: MLP(hidden=[32]).build(spec), spec)
-    assert profile.flops == 2 * 2368
-    assert profile.ready[2] == 320 / 2368
 
 
 def test_a_student_step_has_the_quantiles_of_its_t_scaled_to_the_deviation_of_a_gaussian_one():

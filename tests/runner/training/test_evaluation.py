@@ -76,7 +76,3 @@ def test_each_mark_is_passed_once(every: int, phase: float, steps: list[int]):
         inside = expected & set(range(samples + 1, samples + step + 1))
         assert marks.passed(samples, samples + step) == bool(inside)
         samples += step
-
-
-def test_no_marks_without_a_period():
-    assert not Marks(None).passed(0, 10**9)

@@ -1,13 +1,13 @@
 """Evaluations cost no training time, and rows state the time and the samples of the model that they judge.
 
 All registered strategies run in virtual time, on even ranks, beside a slow node, and with random step times.
-What rows say is compared with the simulator's own clock, and with a run that is evaluated at its end alone.
+What rows say is compared with the simulator's clock in a run that is evaluated at its end alone.
 """
 
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,11 @@ from torch import Tensor
 
 from daso_bench.runner.communication.link_costs import AlphaBeta
 from daso_bench.runner.config.optimizers import SGD
-from daso_bench.runner.records.run_directory import Outcome
 from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
 from daso_bench.runner.training.device_model import StepTime
 from daso_bench.runner.training.evaluation import Evaluator, Score
-from daso_bench.runner.training.trainer import Trainer
-from daso_bench.strategies.asynchronous import AsynchronousStrategy
+from daso_bench.runner.training.trainer import Observer, Trainer
+from daso_bench.strategies.base import AsynchronousStrategy
 
 EPOCH, EPOCHS, BATCH = 96, 4, 16
 NEVER = 10**9
@@ -46,116 +45,35 @@ STEP_TIMES: dict[str, Callable[[], StepTime]] = {
 }
 
 
-class Watch:
-    """What a run does, from the simulator's clock: nanoseconds since the first step, by rank.
+class Watch(Observer):
+    """What the ranks of a run do, by the simulator's clock.
 
-    `steps[rank]` holds, by the samples in the model, when this rank had them; `ready` when the last rank had
-    the model of an inline evaluation, in training time; `judged` is the first weight of each judged model,
-    `start` that of the first one.
+    `steps[rank]`: by the samples in the model, nanoseconds from the first step until this rank had them;
+    `trained`: samples of all ranks' steps; `start`: the first weight before training.
     """
 
     def __init__(self) -> None:
+        self.began: dict[int, int] = {}
         self.steps: dict[int, dict[int, int]] = {}
-        self.entered: dict[int, list[int]] = {}
-        self.made: dict[int, list[int]] = {}
-        self.resumed: dict[int, list[int]] = {}
-        self.ended: dict[int, int] = {}
-        self.start, self.judged = 0.0, list[float]()
-        self.trained: dict[int, int] = {}
+        self.trained, self.start = 0, 0.0
 
-    def loop(self) -> type[Trainer]:
-        """The loop that notes it."""
-        watch = self
+    def on_train_start(self, trainer: Trainer) -> None:
+        context = trainer.context
+        self.began[context.comm.rank], self.steps[context.comm.rank] = context.comm.now(), {}
+        self.start = context.replica.flat()[0].item()
 
-        class Noted(Evaluator):
-            def _score(self) -> Score:
-                if self.context.comm.rank == 0:
-                    watch.judged.append(self.context.replica.flat()[0].item())
-                return super()._score()
+    def on_step(self, trainer: Trainer, loss: Tensor) -> None:
+        context = trainer.context
+        self.trained += context.progress.samples_of_rank[context.comm.rank]
 
-        class Noting(Trainer):
-            def begin(self, resumed_from: str | None) -> None:
-                super().begin(resumed_from)
-                rank = self.context.comm.rank
-                self.evaluator = Noted(self.context, self.accounting)
-                watch.steps[rank], watch.entered[rank], watch.made[rank] = {}, [], []
-                watch.resumed[rank] = [self.context.comm.now()]
-                watch.trained[rank] = 0
-                watch.start = self.context.replica.flat()[0].item()
-
-            def step(self) -> None:
-                super().step()
-                watch.trained[self.context.comm.rank] += self.context.progress.samples_of_rank[
-                    self.context.comm.rank
-                ]
-
-            def after_step(self) -> None:
-                super().after_step()
-                # At one's own pace samples become known when a round is applied.
-                rank = self.context.comm.rank
-                watch.steps[rank].setdefault(
-                    self.context.progress.samples, self.context.comm.now() - watch.resumed[rank][0]
-                )
-
-            def _evaluate(self) -> None:
-                context, rank = self.context, self.context.comm.rank
-                averaged_model = context.strategy.averaged_model
-
-                def noted() -> Any:
-                    watch.entered[rank].append(context.comm.now())
-                    return averaged_model()
-
-                score = self.evaluator._score
-
-                def made() -> Score:
-                    if len(watch.made[rank]) < len(watch.entered[rank]):
-                        watch.made[rank].append(context.comm.now())
-                    return score()
-
-                context.strategy.averaged_model, self.evaluator._score = noted, made
-                super()._evaluate()
-                context.strategy.averaged_model, self.evaluator._score = averaged_model, score
-                watch.resumed[rank].append(context.comm.now())
-
-            def _end(self) -> Outcome:
-                finish = self.context.strategy.finalize
-
-                def noted() -> None:
-                    finish()
-                    watch.ended[self.context.comm.rank] = self.context.comm.now()
-
-                self.context.strategy.finalize = noted
-                return super()._end()
-
-        return Noting
+    def on_boundary(self, trainer: Trainer, *, met: bool, last: bool) -> None:
+        # At one's own pace samples become known when a round is applied.
+        comm, samples = trainer.context.comm, trainer.context.progress.samples
+        self.steps[comm.rank].setdefault(samples, comm.now() - self.began[comm.rank])
 
     def moment_s(self, samples: int) -> float:
         """When the last rank had a model of so many samples, in a run that nothing has interrupted."""
         return max(steps[samples] for steps in self.steps.values()) / 1e9
-
-    def stretches_s(self) -> list[float]:
-        """Training time up to each inline evaluation, its making not included."""
-        return self._sums(self.entered)
-
-    def ready_s(self) -> list[float]:
-        """Training time up to each inline evaluation, and the making of its model alone."""
-        made, before = self._lasts(self.made), [0.0, *self.stretches_s()]
-        return [before[k] + (made[k] - self._lasts(self.resumed)[k]) / 1e9 for k in range(len(made))]
-
-    def total_s(self) -> float:
-        """Training time of the whole run."""
-        return self.stretches_s()[-1] + (max(self.ended.values()) - self._lasts(self.resumed)[-1]) / 1e9
-
-    def _sums(self, stamps: dict[int, list[int]]) -> list[float]:
-        sums, total = [], 0
-        for stopped, began in zip(self._lasts(stamps), self._lasts(self.resumed), strict=False):
-            total += stopped - began
-            sums.append(total / 1e9)
-        return sums
-
-    @staticmethod
-    def _lasts(stamps: dict[int, list[int]]) -> list[int]:
-        return [max(times) for times in zip(*stamps.values(), strict=True)]
 
 
 def run(
@@ -177,7 +95,7 @@ def run(
         cfg.dataset.load(),
         network=NETWORK,
         step_time=STEP_TIMES[times](),
-        loop=(watch or Watch()).loop(),
+        loop=partial(Trainer, observer=watch),
         checkpoints=folder,
     )
 
@@ -197,9 +115,7 @@ def watched(name: str, times: str, every: int = NEVER, mode: str = "auto") -> tu
 @pytest.mark.parametrize("name", NAMES)
 def test_evaluations_at_any_distance_leave_training_time_as_it_is(name: str, times: str):
     """A quarter of an epoch, one and four; from copies, and inline wherever there are sync points."""
-    alone, reference = watched(name, times)
-    wanted = alone.total_s()
-    assert reference.results[0].summary["train_s"] == pytest.approx(wanted, rel=1e-9)
+    wanted = watched(name, times)[1].results[0].summary["train_s"]
     for every, mode in CADENCES:
         _, done = watched(name, times, every, mode)
         if mode != "inline" or not done.contexts[0].strategy.never_syncs:
@@ -210,12 +126,7 @@ def test_evaluations_at_any_distance_leave_training_time_as_it_is(name: str, tim
 @pytest.mark.parametrize("times", STEP_TIMES)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_row_has_the_moment_at_which_its_model_was_ready(name: str, times: str):
-    alone, _ = watched(name, times)
-    watch, done = watched(name, times, OFTEN, "inline")
-    inline = evaluations(done)
-    assert [row["train_s"] for row in inline] == pytest.approx(watch.ready_s(), rel=1e-9)
-    without = [row["train_s"] - row["make_model_s"] for row in inline]
-    assert without == pytest.approx(watch.stretches_s(), rel=1e-9)
+    alone, reference = watched(name, times)
     _, done = watched(name, times, OFTEN, "deferred")
     *copies, last = evaluations(done)
     assert copies
@@ -224,7 +135,7 @@ def test_a_row_has_the_moment_at_which_its_model_was_ready(name: str, times: str
         moment = row["train_s"] - row["make_model_s"]
         assert moment == pytest.approx(alone.moment_s(row["samples"]), rel=1e-9), row["samples"]
         assert row["make_model_s"] == 0 or not done.contexts[0].strategy.copies_are_whole
-    assert last["train_s"] - last["make_model_s"] == pytest.approx(alone.stretches_s()[-1], rel=1e-9)
+    assert last["train_s"] == pytest.approx(evaluations(reference)[-1]["train_s"], rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -247,10 +158,10 @@ def test_making_a_model_costs_the_same_from_a_copy_and_inline(name: str, keys: d
 @pytest.mark.parametrize("name", NAMES)
 def test_checkpoints_that_nobody_asked_for_leave_training_time_as_it_is(name: str, tmp_path: Path):
     """Once an epoch, or at the next sync point."""
-    alone, _ = watched(name, "jitter")
+    wanted = watched(name, "jitter")[1].results[0].summary["train_s"]
     done = run(name, "jitter", NEVER, "auto", checkpoints=tmp_path)
     summary = done.results[0].summary
-    assert summary["train_s"] == pytest.approx(alone.total_s(), rel=1e-9)
+    assert summary["train_s"] == pytest.approx(wanted, rel=1e-9)
     assert (summary["checkpoints"] == 0) is done.contexts[0].strategy.never_syncs
     assert not any("checkpoints" in label for label in summary["labels"])
 
@@ -292,36 +203,37 @@ OWN_PACE = [name for name in NAMES if issubclass(strategy_class(name), Asynchron
 
 
 @pytest.mark.parametrize("mode", ["inline", "deferred"])
-@pytest.mark.parametrize("times", STEP_TIMES)
-@pytest.mark.parametrize("name", NAMES)
-def test_a_row_counts_the_samples_in_its_model(name: str, times: str, mode: str):
-    if name in OWN_PACE:
-        check_counts(name, times, mode)
-        return
-    watch, done = watched(name, times, OFTEN, mode)
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in OWN_PACE])
+def test_a_row_counts_the_samples_in_its_model(name: str, mode: str):
+    watch, done = watched(name, "slow node", OFTEN, mode)
     rows = evaluations(done)
     assert [row["samples"] for row in rows] == [row["step"] * BATCH for row in rows]
-    assert rows[-1]["samples"] == EPOCH * EPOCHS == sum(watch.trained.values())
+    assert rows[-1]["samples"] == EPOCH * EPOCHS == watch.trained
 
 
 @pytest.mark.parametrize("mode", ["inline", "deferred"])
-def test_lasgd_counts_the_samples_in_its_model_with_longer_rounds(mode: str):
-    check_counts("lasgd", "slow node", mode, {"sync_every": 3})
-
-
-def check_counts(name: str, times: str, mode: str, keys: dict[str, Any] | None = None) -> None:
+@pytest.mark.parametrize("times", STEP_TIMES)
+@pytest.mark.parametrize("keys", [{}, {"sync_every": 3}], ids=["each step", "longer rounds"])
+@pytest.mark.parametrize("name", OWN_PACE)
+def test_a_row_counts_the_samples_in_a_model_of_ranks_at_their_own_pace(
+    name: str, keys: dict[str, Any], times: str, mode: str, monkeypatch: pytest.MonkeyPatch
+):
     """Steps in flight are in a model that all ranks stop for, and not in a copy of a round."""
+    judged: list[float] = []
+    score = Evaluator._score
+
+    def noted(evaluator: Evaluator) -> Score:
+        if evaluator.context.comm.rank == 0:
+            judged.append(evaluator.context.replica.flat()[0].item())
+        return score(evaluator)
+
+    monkeypatch.setattr(Evaluator, "_score", noted)
     watch = Watch()
-    kinds: dict[str, Any] = {"keys": keys} if keys else {}
-    done = run(name, times, OFTEN, mode, watch, optimizer=Counting(), **kinds)
+    done = run(name, times, OFTEN, mode, watch, optimizer=Counting(), **({"keys": keys} if keys else {}))
     rows, ranks = evaluations(done), len(done.contexts)
     assert len(rows) > 1
-    counted = [ranks * (weight - watch.start) for weight in watch.judged]
-    assert [row["samples"] for row in rows] == pytest.approx(counted)
-    trained = sum(watch.trained.values())
-    strategy = done.results[0].summary["strategy"]
-    assert rows[-1]["samples"] == trained == EPOCH * EPOCHS + strategy["overshoot_samples"]
-    assert done.results[0].summary["samples_per_s"] == pytest.approx(
-        trained / done.results[0].summary["train_s"], rel=1e-9
-    )
-    assert [row["samples"] for row in rows] == sorted({row["samples"] for row in rows})
+    assert [row["samples"] for row in rows] == pytest.approx([ranks * (w - watch.start) for w in judged])
+    summary = done.results[0].summary
+    assert rows[-1]["samples"] == watch.trained
+    assert watch.trained == EPOCH * EPOCHS + summary["strategy"]["overshoot_samples"]
+    assert summary["samples_per_s"] == pytest.approx(watch.trained / summary["train_s"], rel=1e-9)

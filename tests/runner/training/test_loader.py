@@ -19,15 +19,13 @@ from daso_bench.datasets.data import Split
 from daso_bench.datasets.pixels import BadImage
 from daso_bench.datasets.sampler import Sampler
 from daso_bench.datasets.transforms import recipe
-from daso_bench.runner.config import load, schema
-from daso_bench.runner.config.launchers import LocalConfig, SimulatedConfig
+from daso_bench.runner.config import load
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.launch import local
 from daso_bench.runner.records.json_lines import read_records, surviving
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.training.batch_order import BatchOrder, GlobalOrder, IndependentOrder
-from daso_bench.runner.training.loader import Ahead, Direct, Loader
-from daso_bench.strategies.base import Shares
-from daso_bench.strategies.errors import ConfigError
+from daso_bench.runner.training.loader import Ahead, Loader
 from daso_bench.strategies.progress import Progress
 from daso_bench.strategies.topology import Topology
 
@@ -81,9 +79,9 @@ def batches(order: BatchOrder, progress: Progress, loader: Loader, steps: int) -
     return [loader.next(progress) for _ in walk(order, progress, steps)]
 
 
-def assert_same(found: list[tuple[Tensor, Tensor]], expected: list[tuple[Tensor, Tensor]]) -> None:
-    assert len(found) == len(expected)
-    for ours, theirs in zip(found, expected, strict=True):
+def assert_same(result: list[tuple[Tensor, Tensor]], expected: list[tuple[Tensor, Tensor]]) -> None:
+    assert len(result) == len(expected)
+    for ours, theirs in zip(result, expected, strict=True):
         assert torch.equal(ours[0], theirs[0])
         assert torch.equal(ours[1], theirs[1])
 
@@ -92,67 +90,11 @@ def assert_same(found: list[tuple[Tensor, Tensor]], expected: list[tuple[Tensor,
 def test_batches_made_ahead_are_those_made_on_demand(make: Any) -> None:
     direct_feed, direct_progress = make()
     steps = EPOCHS * 3
-    expected = batches(direct_feed, direct_progress, Direct(samples(), direct_feed, 3), steps)
+    expected = batches(direct_feed, direct_progress, Loader(samples(), direct_feed, 3), steps)
     order, progress = make()
     with ahead(order) as loader:
         assert_same(batches(order, progress, loader, steps), expected)
     assert len({labels.numpy().tobytes() for _, labels in expected}) > steps // 2, "batches differ"
-
-
-def _as_lists(item: Any) -> Any:
-    return [_as_lists(part) for part in item] if isinstance(item, tuple) else item
-
-
-class PinsIntoLists:
-    """A data loader that pins as that of PyTorch 2.9 does: tuples come as lists."""
-
-    def __init__(self, loader: Any) -> None:
-        self.loader, self.num_workers = loader, loader.num_workers
-
-    def __iter__(self) -> Iterator[Any]:
-        return map(_as_lists, self.loader)
-
-
-def test_batches_come_pinned_from_every_pytorch_that_we_take() -> None:
-    direct_feed, direct_progress = global_order()
-    expected = batches(direct_feed, direct_progress, Direct(samples(), direct_feed, 3), 4)
-    order, progress = global_order()
-    with ahead(order) as loader:
-        loader._slots = 0  # as where batches are pinned
-        loader._loader = PinsIntoLists(loader._loader)  # pyright: ignore[reportAttributeAccessIssue]
-        found = batches(order, progress, loader, 4)
-    assert_same(found, expected)
-    assert {type(batch) for batch in found} == {tuple}
-
-
-def test_with_other_shares_the_batches_of_the_old_ones_are_thrown_away() -> None:
-    shares = Shares((12, 4))
-    expected_feed, expected_progress = global_order()
-    order, progress = global_order()
-    expected: list[tuple[Tensor, Tensor]] = []
-    direct = Direct(samples(), expected_feed, 3)
-    for step in walk(expected_feed, expected_progress, 8):
-        if step == 4:
-            expected_feed.shares = shares
-        expected.append(direct.next(expected_progress))
-    found: list[tuple[Tensor, Tensor]] = []
-    with ahead(order) as loader:
-        for step in walk(order, progress, 8):
-            if step == 4:
-                order.shares = shares
-                loader.restart()
-            found.append(loader.next(progress))
-    assert_same(found, expected)
-    assert [len(labels) for _, labels in found[:5]] == [8, 8, 9, 8, 12]
-
-
-def test_a_loader_at_another_place_than_the_step_says_so() -> None:
-    order, progress = global_order()
-    with ahead(order, workers=1) as loader:
-        loader.next(progress)
-        progress.batch = 2
-        with pytest.raises(RuntimeError, match=r"^the loader is at \(0, 1\), the step at \(0, 2\)$"):
-            loader.next(progress)
 
 
 def test_the_ranks_own_random_numbers_are_left_alone() -> None:
@@ -260,11 +202,11 @@ class Spoiled:
 )
 def test_what_is_wrong_with_a_sample_is_told_in_its_own_words(error: Exception, type_: type) -> None:
     order, progress = global_order()
-    with ahead(order, workers=1, data=Spoiled(error)) as loader, pytest.raises(type_) as told:
+    with ahead(order, workers=1, data=Spoiled(error)) as loader, pytest.raises(type_) as error_info:
         loader.next(progress)
-    assert str(error) in str(told.value)
-    assert "PyTorch" not in str(told.value)
-    assert "Caught" not in str(told.value)
+    assert str(error) in str(error_info.value)
+    assert "PyTorch" not in str(error_info.value)
+    assert "Caught" not in str(error_info.value)
 
 
 def test_a_signal_to_the_whole_group_ends_no_worker(tmp_path: Path) -> None:
@@ -283,17 +225,7 @@ def test_a_signal_to_the_whole_group_ends_no_worker(tmp_path: Path) -> None:
         assert all(worker.is_alive() for worker in workers)
 
 
-@pytest.mark.parametrize(
-    ("cls", "fields"),
-    [(SimulatedConfig, {}), (LocalConfig, {"network": "modelled"})],
-)
-def test_where_time_is_modelled_there_are_no_workers(cls: Any, fields: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"^launcher\.loader_workers=2: only real time has such"):
-        cls(loader_workers=2, **fields)
-    assert LocalConfig(loader_workers=2).loader_workers == 2
-
-
-def history(cfg: schema.RunConfig) -> list[tuple[Any, ...]]:
+def history(cfg: RunConfig) -> list[tuple[Any, ...]]:
     directory = RunDirectory.create(load.to_plain(cfg), cfg.results_dir)
     workers = cfg.launcher.loader_workers
     outcome = local.launch(directory, ranks=cfg.cluster.ranks, threads=1, workers=workers, stall_s=60)
@@ -308,10 +240,10 @@ def test_workers_change_no_bit_of_a_run(tmp_path: Path) -> None:
     same: dict[str, Any] = {"ranks": [2], "epochs": 3, "checkpoint_every_samples": None}
     plain = config(**same, results=tmp_path / "plain", dataset=blobs)
     workers = config(**same, results=tmp_path / "workers", dataset=blobs, launcher={"loader_workers": 1})
-    found = history(plain)
-    assert len(found) == 3
+    result = history(plain)
+    assert len(result) == 3
     steps = len(plain.dataset.load().train) // plain.train.global_batch_size
     assert steps > 2 * workers.launcher.prefetch_batches
-    assert history(workers) == found
+    assert history(workers) == result
     unchanged = config(**same, results=tmp_path / "unchanged")
-    assert history(unchanged) != found, "the images were changed"
+    assert history(unchanged) != result, "the images were changed"

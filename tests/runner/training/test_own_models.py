@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 import torch
 from own_models import Lazy, LazyInTraining, Sometimes, TwoTypes
-from runs import NAMES, Blobs, config
+from runs import NAMES, config
 
-from daso_bench.models.spec import InputSpec, Model
+from daso_bench.models.spec import InputSpec
 from daso_bench.runner.cli.main import main
-from daso_bench.runner.config import load, schema
+from daso_bench.runner.config import load
 from daso_bench.runner.config.model_building import build, check_build
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.launch import local, rank
 from daso_bench.runner.records.json_lines import read_records
 from daso_bench.runner.records.run_directory import RunDirectory
@@ -35,7 +36,7 @@ def steady(rank: int, samples: int) -> int:
     return 1_000_000
 
 
-def trained(cfg: schema.RunConfig) -> tuple[RunDirectory, dict[str, torch.Tensor]]:
+def trained(cfg: RunConfig) -> tuple[RunDirectory, dict[str, torch.Tensor]]:
     """The run's directory and final model, by real processes."""
     directory = RunDirectory.create(load.to_plain(cfg), cfg.results_dir)
     outcome = local.launch(directory, ranks=cfg.cluster.ranks, threads=1, stall_s=60)
@@ -69,13 +70,6 @@ def test_every_strategy_trains_parameters_that_take_part_in_some_steps(name: str
     branch = [p for n, p in done.contexts[0].replica.model.named_parameters() if n.startswith("sometimes")]
     torch.manual_seed(0)
     assert not torch.equal(branch[0], build(Sometimes(), SPEC).get_parameter("sometimes.weight"))
-
-
-def test_a_branch_is_taken_by_some_ranks_in_some_steps():
-    """Else the tests above would try nothing."""
-    images = Blobs().load().train.batch(torch.arange(96))[0]
-    taken = [float(piece.sum(1).mean()) * 4 > 0.75 for piece in images.split(8)]
-    assert 3 <= sum(taken) <= 9
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -114,14 +108,6 @@ def test_what_cannot_be_trained_is_refused_by_name(model: Any, words: str):
     cfg = config("ddp", model=model)
     with pytest.raises(ConfigError, match=words):
         simulate(cfg, cfg.dataset.load())
-
-
-def test_a_model_that_looks_at_its_numbers_is_left_to_its_ranks():
-    class Looks(Model):
-        def build(self, spec: InputSpec) -> torch.nn.Module:
-            return torch.nn.Linear(int(torch.ones(1)), 1)
-
-    check_build(Looks(), SPEC)
 
 
 @pytest.fixture

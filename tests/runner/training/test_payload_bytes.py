@@ -29,7 +29,7 @@ def notes(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def sums(done: SimulatedRun) -> list[dict[str, int]]:
     """Of each evaluation, over ranks."""
-    by_rank = [[row["payload_bytes"] for row in notes(own.rows)] for own in done.rank_rows]
+    by_rank = [[row["payload_bytes"] for row in notes(recorded.rows)] for recorded in done.rank_rows]
     return [
         {link: sum(each[link] for each in ranks) for link in LINKS} for ranks in zip(*by_rank, strict=True)
     ]
@@ -38,21 +38,13 @@ def sums(done: SimulatedRun) -> list[dict[str, int]]:
 @pytest.mark.parametrize("strategy", ["ddp", "hsgd", "ednncomm"])
 def test_bytes_grow_from_evaluation_to_evaluation_and_end_as_the_summary_says(strategy: str):
     done = run(strategy, eval_every_samples=96)
-    found = sums(done)
+    sent = sums(done)
     assert [row["index"] for row in notes(done.rank_rows[1].rows)] == [0, 1, 2, 3]
     for link in LINKS:
-        values = [each[link] for each in found]
+        values = [each[link] for each in sent]
         assert values == sorted(values)
-    assert found[0]["inter"] < found[-1]["inter"]
-    assert found[-1] == done.results[0].summary["payload_bytes"]
-
-
-def test_a_stretch_holds_what_its_rank_had_sent_at_its_end():
-    done = run("ddp", eval_every_samples=96)
-    for own in done.rank_rows:
-        stretches = [row["payload_bytes"] for row in own.rows if row["kind"] == "stretch"]
-        assert stretches[:-1] == [row["payload_bytes"] for row in notes(own.rows)]
-        assert stretches[-1] == stretches[-2], "nothing is trained after the last evaluation"
+    assert sent[0]["inter"] < sent[-1]["inter"]
+    assert sent[-1] == done.results[0].summary["payload_bytes"]
 
 
 def test_a_copy_is_noted_with_what_had_been_sent_when_it_was_set_aside():
@@ -90,9 +82,9 @@ def test_a_resumed_run_counts_the_bytes_of_the_line_that_survived(tmp_path: Path
     resumed = simulate(cfg, data, checkpoints=tmp_path / "broken", attempt=2)
     assert resumed.metrics.rows[0]["step"] == 8, "steps 9 to 14 are done twice"
     # Ranks begin in any order, but their rows lie at the same steps: which goes with which is no matter.
-    files = [before + own.rows for before, own in zip(broken, resumed.rank_rows, strict=True)]
+    files = [before + recorded.rows for before, recorded in zip(broken, resumed.rank_rows, strict=True)]
     start = [row for row in resumed.metrics.rows if row["kind"] == "start"]
     rows = [row for row in whole.metrics.rows if row["kind"] == "evaluation"]
-    wanted = with_bytes(rows, start, [own.rows for own in whole.rank_rows])
+    wanted = with_bytes(rows, start, [recorded.rows for recorded in whole.rank_rows])
     assert "payload_bytes_inter" in wanted[0]
     assert with_bytes(rows, start, files) == wanted

@@ -1,23 +1,16 @@
 """A rank that is slow now and then: when, by how much, and what a run without one never says."""
 
-import dataclasses
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import config
 
 from daso_bench.runner.config.cluster import (
     ClusterConfig,
     DeviceConfig,
-    LinkConfig,
-    LinksConfig,
     StragglerConfig,
 )
-from daso_bench.runner.config.launchers import SimulatedConfig
-from daso_bench.runner.config.load import dump, load
-from daso_bench.runner.config.schema import RunConfig, run_id
 from daso_bench.runner.training.device_model import ClusterDevice, Profile
 from daso_bench.strategies.errors import ConfigError
 
@@ -39,25 +32,10 @@ def test_a_straggler_is_slow_in_the_first_steps_of_every_period():
     assert times(1, 4, drawn=6, samples_per_second=100, straggler=SLOW) == [slow, usual, usual, usual]
 
 
-def test_forward_and_backward_of_a_straggler_are_slow_alike():
-    device = ClusterDevice(
-        DeviceConfig(samples_per_second=100, forward_share=0.25, straggler=SLOW), 1, Profile.by_size([1]), 0
-    )
-    assert device.step_ns(1) == (7.5 * MS, 22.5 * MS)
-
-
 @pytest.mark.parametrize("given", [{}, {"straggler": StragglerConfig()}, {"straggler": SLOW}])
 def test_others_are_never_slow(given: dict[str, Any]):
     for rank in (0, 2):
         assert set(times(rank, 12, samples_per_second=100, **given)) == {10 * MS}
-
-
-def test_a_stragglers_speed_and_jitter_are_what_they_were():
-    described: dict[str, Any] = {"samples_per_second": 100, "jitter": "lognormal", "speeds": (1.0, 0.5)}
-    usual, slow = times(1, 10, **described), times(1, 10, **described, straggler=SLOW)
-    factors = [b / a for a, b in zip(usual, slow, strict=True)]
-    assert factors == pytest.approx([3, 3, 1, 1, 1] * 2, rel=1e-6)
-    assert len(set(usual)) == 10
 
 
 def test_a_traced_step_of_a_straggler_is_slow_too(tmp_path: Path):
@@ -84,27 +62,3 @@ def test_a_straggler_that_cannot_be(given: dict[str, Any], says: str):
     with pytest.raises(ConfigError) as error:
         ClusterConfig(device=DeviceConfig(straggler=StragglerConfig(**given)))
     assert str(error.value) == f"cluster.device.straggler.{says}"
-
-
-def test_the_ends_of_what_a_straggler_can_be():
-    ends: list[dict[str, Any]] = [{"rank": 0}, {"rank": 3}, {"times": 1.0}, {"every": 1, "steps": 1}]
-    for given in [*ends, {"steps": 100}]:
-        ClusterConfig(device=DeviceConfig(straggler=StragglerConfig(**given)))
-
-
-def run(straggler: StragglerConfig) -> RunConfig:
-    cluster = ClusterConfig(
-        links=LinksConfig(intra=LinkConfig(rate_gbit=100.0), inter=LinkConfig(rate_gbit=10.0)),
-        device=DeviceConfig(samples_per_second=100.0, straggler=straggler),
-    )
-    return dataclasses.replace(config(), cluster=cluster, launcher=SimulatedConfig())
-
-
-def test_a_straggler_is_part_of_a_run_and_of_its_id(tmp_path: Path):
-    made = [run(straggler) for straggler in (StragglerConfig(), SLOW, dataclasses.replace(SLOW, steps=3))]
-    assert len({run_id(one) for one in made}) == 3
-    for one in made:
-        path = tmp_path / "config.yaml"
-        path.write_text(dump(one), "utf-8")
-        assert load(path).cluster.device.straggler == one.cluster.device.straggler
-        assert run_id(load(path)) == run_id(one)

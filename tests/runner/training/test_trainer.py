@@ -10,7 +10,6 @@ import torch
 from runs import Awkward, Blobs, Dies, config, dies_after
 
 from daso_bench.datasets.dataset import Dataset
-from daso_bench.models.small import SmallCNN
 from daso_bench.models.spec import Model
 from daso_bench.runner.communication.link_costs import AlphaBeta, Network
 from daso_bench.runner.config.optimizers import SGD
@@ -38,8 +37,8 @@ def models(done: SimulatedRun) -> list[dict[str, torch.Tensor]]:
     return [context.replica.model.state_dict() for context in done.contexts]
 
 
-def assert_same(one: SimulatedRun, other: SimulatedRun) -> None:
-    for mine, theirs in zip(models(one), models(other), strict=True):
+def assert_same(first: SimulatedRun, other: SimulatedRun) -> None:
+    for mine, theirs in zip(models(first), models(other), strict=True):
         assert mine.keys() == theirs.keys()
         for name in mine:
             assert torch.equal(mine[name], theirs[name]), name
@@ -96,7 +95,7 @@ def test_gradients_are_clipped_after_the_strategy_has_changed_them():
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "daso"])
-@pytest.mark.parametrize("save_every", [7, 6, 12, 1, 9])
+@pytest.mark.parametrize("save_every", [7, 12])
 def test_resume_is_bit_for_bit(tmp_path: Path, strategy: str, save_every: int):
     keys = {**CYCLING, "sync_every": 3, "wait_batches": 2} if strategy == "daso" else {}
     cfg = config(
@@ -212,40 +211,7 @@ def test_seven_samples_score_one_seventh_on_any_number_of_ranks(ranks):
     assert (row["correct"], row["count"], row["accuracy"]) == (1, 7, 1 / 7)
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "daso"])
-def test_batch_norm_statistics_agree_where_the_model_is_judged(tmp_path: Path, strategy: str):
-    from daso_bench.models.spec import InputSpec
-    from daso_bench.runner.training.evaluation import score
-
-    cfg = config(
-        strategy, keys=CYCLING if strategy == "daso" else {}, model=SmallCNN(norm="batch"), dataset=Blobs()
-    )
-    done = run(cfg, checkpoints=tmp_path)
-    data = cfg.dataset.load()
-    alone = cfg.model.build(InputSpec(*data.shape, classes=data.classes))
-    alone.load_state_dict(checkpoint.read(tmp_path / "final" / "model.pt")["model"])
-    indices, task = torch.arange(len(data.test)), cfg.task(data.classes)
-    got = score(alone, data.test, indices, torch.device("cpu"), torch.float32, task=task).numbers()
-    assert got["correct"] == evaluations(done)[-1]["correct"]
-    buffers = [context.replica.buffers.pack() for context in done.contexts]
-    if strategy == "daso":
-        assert all(torch.equal(buffers[0], other) for other in buffers)
-    else:  # a plain DDP run never aligns them but where it is judged
-        assert not torch.equal(buffers[0], buffers[1])
-
-
-def test_evaluation_cadence_counts_samples():
-    rows = evaluations(run(config(eval_every_samples=40, eval_phase=0.5, epochs=2)))
-    # Marks at 20, 60, 100, 140, 180 of 192 samples; a step of 16 ends at or behind each; the end is always
-    # evaluated.
-    assert [row["samples"] for row in rows] == [32, 64, 112, 144, 192]
-
-
 # ------------------------------------------------------------------ stopping together
-
-
-class AllRight(Blobs):
-    pass
 
 
 def test_the_target_is_judged_on_global_numbers():
@@ -258,11 +224,6 @@ def test_the_target_is_judged_on_global_numbers():
     summary = done.results[0].summary
     assert summary["to_target_samples"] == rows[-1]["samples"]
     assert summary["reached"] is True
-
-
-def test_confirmed_needs_two_in_a_row():
-    done = run(config(target=0.9, stop="confirmed", eval_every_samples=32, epochs=30))
-    assert [row["reached"] for row in evaluations(done)][-2:] == [True, True]
 
 
 def test_half_the_ranks_right_stops_nobody():
@@ -298,10 +259,10 @@ def test_ranks_with_different_losses_choose_the_same_period():
     """Nothing is good enough for this rule, so it changes B after every epoch: on all ranks alike."""
     keys = {**CYCLING, "plateau_patience": 0, "plateau_threshold": 0.99}
     done = run(config("daso", keys=keys, epochs=6))
-    records = [[row["strategy"] for row in own.rows if row["kind"] == "epoch"] for own in done.rank_rows]
-    periods = [[(one["sync_every"], one["wait_batches"]) for one in rank] for rank in records]
+    records = [[row["strategy"] for row in kept.rows if row["kind"] == "epoch"] for kept in done.rank_rows]
+    periods = [[(first["sync_every"], first["wait_batches"]) for first in rank] for rank in records]
     assert periods[0] == [(4, 1), (4, 1), (2, 1), (1, 1), (4, 1), (4, 1)]
-    assert all(one == periods[0] for one in periods)
+    assert all(first == periods[0] for first in periods)
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "daso"])
@@ -329,26 +290,15 @@ class AsksAt:
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "daso"])
-def test_an_interrupt_of_one_rank_saves_and_stops_all_and_resumes_exactly(tmp_path: Path, strategy: str):
-    keys = {**CYCLING, "sync_every": 3, "wait_batches": 3} if strategy == "daso" else {}
-    cfg = config(strategy, keys=keys, model=Awkward())
-    whole = run(cfg, checkpoints=tmp_path / "whole")
-    asked = run(cfg, checkpoints=tmp_path / "asked", listeners=lambda rank: AsksAt(8 if rank == 3 else 10**9))
-    assert {result.status for result in asked.results} == {"cancelled"}
-    assert len({context.progress.step for context in asked.contexts}) == 1
-    assert_same(whole, run(cfg, checkpoints=tmp_path / "asked", attempt=2))
-
-
-@pytest.mark.parametrize("strategy", ["ddp", "daso"])
 def test_a_run_told_to_stop_at_any_step_has_the_history_of_an_unbroken_one(tmp_path: Path, strategy: str):
-    # Also at a step that ends an epoch, whose evaluation the saved run still owes, and at the very last one.
+    # One rank is told to; also at a step that ends an epoch, whose evaluation is still due, and at the last.
     keys = {**CYCLING, "sync_every": 2, "wait_batches": 2} if strategy == "daso" else {}
     cfg = config(strategy, keys=keys, model=Awkward(), epochs=3)
     whole = run(cfg, checkpoints=tmp_path / "whole")
     steps = whole.contexts[0].progress.step
     for at in range(1, steps + 1):
         folder = tmp_path / f"asked_{at}"
-        asked = run(cfg, checkpoints=folder, listeners=lambda rank, at=at: AsksAt(at))
+        asked = run(cfg, checkpoints=folder, listeners=lambda rank, at=at: AsksAt(at if rank == 3 else 10**9))
         if {result.status for result in asked.results} == {"finished"}:
             continue  # nobody meets any more to agree on it
         again = run(cfg, checkpoints=folder, attempt=2)
@@ -359,7 +309,7 @@ def test_a_run_told_to_stop_at_any_step_has_the_history_of_an_unbroken_one(tmp_p
 
 
 def judged(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    found = [row for row in rows if row["kind"] in ("evaluation", "epoch")]
+    chosen = [row for row in rows if row["kind"] in ("evaluation", "epoch")]
     return [
         (
             row["kind"],
@@ -369,7 +319,7 @@ def judged(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
             row["train_loss"],
             row["learning_rate"],
         )
-        for row in found
+        for row in chosen
     ]
 
 
@@ -437,22 +387,25 @@ def test_workers_at_their_own_pace_stop_at_the_limit_and_say_so():
     assert 7 * 16 <= done.contexts[0].progress.samples < 384
 
 
-def test_train_time_is_the_sum_of_the_slowest_stretches():
-    """Two stretches, 10 and 8 s on rank 0, 8 and 10 s on rank 1: 20 s, not the 18 s of the larger sum."""
+def test_train_time_is_the_sum_of_the_slowest_intervals():
+    """Two intervals, 10 and 8 s on rank 0, 8 and 10 s on rank 1: 20 s, not the 18 s of the larger sum."""
     times = {0: (10, 8), 1: (8, 10)}
 
     class Uneven(Trainer):
         def step(self) -> None:
             super().step()
-            # After the last collective of the stretch: no rank waits for the other before the evaluation.
+            # After the last collective of the interval: no rank waits for the other before the evaluation.
             comm = self.context.comm
             assert isinstance(comm, SimulatedCommunicator)
             comm.simulator.advance(comm.rank, times[comm.rank][self.context.progress.epoch] * 10**9)
 
     done = run(config(ranks=[1, 1], epochs=2, global_batch_size=96), loop=Uneven)
     assert [row["train_s"] for row in evaluations(done)] == [10.0, 20.0]
-    own = [[row["train_s"] for row in rows.rows if row["kind"] == "stretch"][:2] for rows in done.rank_rows]
-    assert own == [[10.0, 8.0], [8.0, 10.0]]
+    kept = [
+        [row["train_s"] for row in rows.rows if row["kind"] == "train_interval"][:2]
+        for rows in done.rank_rows
+    ]
+    assert kept == [[10.0, 8.0], [8.0, 10.0]]
 
 
 class SlowBetweenNodes(Network):
@@ -491,7 +444,10 @@ def test_waiting_is_told_from_transfer():
 
     cfg = config(ranks=[1, 1], epochs=1, global_batch_size=96)
     done = run(cfg, network=Twenty(), step_time=lambda rank, n: rank * 30_000_000)
-    parts = [next(row for row in own.rows if row["kind"] == "stretch")["parts_s"] for own in done.rank_rows]
+    parts = [
+        next(row for row in kept.rows if row["kind"] == "train_interval")["parts_s"]
+        for kept in done.rank_rows
+    ]
     assert [part["waiting"] for part in parts] == [0.03, 0.0]
     assert [part["exposed"] for part in parts] == [0.02, 0.02]
     assert [part["compute"] for part in parts] == [0.0, 0.03]
@@ -505,12 +461,12 @@ def test_parts_add_up_to_train_and_segments_to_the_clock(strategy: str):
         network=AlphaBeta(inter_latency_s=0.003, intra_latency_s=0.001),
         step_time=lambda rank, n: (rank + 1) * 5_000_000,
     )
-    for own, context in zip(done.rank_rows, done.contexts, strict=True):
-        stretches = [row for row in own.rows if row["kind"] == "stretch"]
+    for kept, context in zip(done.rank_rows, done.contexts, strict=True):
+        stretches = [row for row in kept.rows if row["kind"] == "train_interval"]
         train = sum(row["train_s"] for row in stretches)
         parts = sum(row["parts_s"][part] for row in stretches for part in PARTS)
         assert parts == pytest.approx(train, rel=0.01)
-        segments = next(row for row in own.rows if row["kind"] == "segments")
+        segments = next(row for row in kept.rows if row["kind"] == "segments")
         assert segments["segments_s"]["train"] == pytest.approx(train, rel=1e-9)
         assert sum(segments["segments_s"].values()) == pytest.approx(context.comm.now() / 1e9, rel=0.01)
 
@@ -542,16 +498,6 @@ def test_steps_launch_no_collective_of_the_loops_own(strategy: str):
     (control, gradients), (control_twice, gradients_twice) = counts
     assert control == control_twice
     assert (gradients, gradients_twice) == (24, 48)
-
-
-@pytest.mark.parametrize("cadence", [16, 48, 192])
-def test_the_cadence_does_not_change_training_time(cadence: int):
-    done = run(
-        config(eval_every_samples=cadence),
-        step_time=lambda rank, n: 10**7,
-        network=AlphaBeta(inter_latency_s=1e-3),
-    )
-    assert evaluations(done)[-1]["train_s"] == pytest.approx(24 * 0.016)
 
 
 def test_every_row_is_json_ready():

@@ -9,8 +9,9 @@ import torch
 from gpu_runs import Arm, arms, run_of
 from runs import NAMES, SmallCNN, config
 
-from daso_bench.runner.config import load, schema
+from daso_bench.runner.config import load
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.launch import local
 from daso_bench.runner.records.json_lines import read_json
 from daso_bench.runner.records.run_directory import RunDirectory
@@ -28,16 +29,16 @@ SYNCHRONOUS = ["ddp", "hsgd", "placebo"]
 WAYS = [arm for arm in arms() if arm.name.startswith("ddp_")]
 
 
-def over_nccl(cfg: schema.RunConfig, tmp_path: Path, nodes: tuple[int, ...]) -> tuple[RunDirectory, Any]:
+def over_nccl(cfg: RunConfig, tmp_path: Path, nodes: tuple[int, ...]) -> tuple[RunDirectory, Any]:
     """The directory and the summary of a run that finished on as many GPUs."""
     device = DeviceConfig(kind=("cuda",))
     cfg = replace(cfg, cluster=ClusterConfig(nodes=len(nodes), ranks_per_node=nodes, device=device))
     directory = RunDirectory.create(load.to_plain(cfg), tmp_path)
     outcome = local.launch(directory, ranks=sum(nodes), threads=1, stall_s=60)
     assert outcome.status == "finished", outcome.details
-    found = read_json(directory.path / "environment.json")
-    assert found["backend"] == "nccl"
-    assert len({row["device"] for row in found["ranks"]}) == sum(nodes), "a GPU of its own for each"
+    environment = read_json(directory.path / "environment.json")
+    assert environment["backend"] == "nccl"
+    assert len({row["device"] for row in environment["ranks"]}) == sum(nodes), "a GPU of its own for each"
     return directory, outcome.summary
 
 

@@ -14,9 +14,9 @@ from typing import Any
 from real_runs import members
 from runs import config
 
-from daso_bench.runner.config import schema
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig, LinkConfig, LinksConfig
 from daso_bench.runner.config.launchers import EmulatedConfig
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.records.run_directory import RunDirectory
 
 PROGRAM = "from daso_bench.runner.cli.main import main; main()"
@@ -32,7 +32,7 @@ def emulated(
     rate_gbit: float = 0.1,
     launcher: dict[str, Any] | None = None,
     **more: Any,
-) -> schema.RunConfig:
+) -> RunConfig:
     """A run of `runs.config` on slow links that the kernel makes; what its checks find is recorded.
 
     `device`: keys of cluster.device. Default: 2 nodes of 1 rank.

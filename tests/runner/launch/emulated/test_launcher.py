@@ -67,7 +67,7 @@ def only_run(results: Path) -> RunDirectory:
         ("sgp", {}, [2, 2], {}),  # messages
     ],
 )
-def test_a_run_on_emulated_nodes_trains_what_it_trains_without_and_records_its_apparatus(
+def test_a_run_on_emulated_nodes_trains_what_it_trains_without_and_records_its_validity(
     tmp_path: Path, strategy: str, keys: dict[str, Any], ranks: list[int], more: dict[str, Any]
 ):
     settings = {"epochs": 2, "eval_every_samples": 48, **more}
@@ -81,15 +81,15 @@ def test_a_run_on_emulated_nodes_trains_what_it_trains_without_and_records_its_a
     network = read_json(directory.environment)["network"]
     assert network["made_by"] == "kernel"
     assert sum(" tbf rate " in line for line in network["commands"]) == 4
-    apparatus, status = summary["apparatus"], directory.status()
-    assert status["timing"] == {key: apparatus[key] for key in ("valid", "reasons")}
-    assert apparatus["network"] == "kernel"
-    assert 0 < apparatus["floor_s"] < 1
-    assert len(apparatus["real_step_s"]) == sum(ranks)
-    assert apparatus["padded_step_s"] == pytest.approx([16 / sum(ranks) / 1600] * sum(ranks))
-    assert [len(apparatus[key]) for key in ("run_queue_share", "overrun_share")] == [sum(ranks)] * 2
-    assert apparatus["links"]
-    assert all(link["achieved_s"] > 0 for link in apparatus["links"])
+    validity, status = summary["validity"], directory.status()
+    assert status["timing"] == {key: validity[key] for key in ("valid", "reasons")}
+    assert validity["network"] == "kernel"
+    assert 0 < validity["floor_s"] < 1
+    assert len(validity["real_step_s"]) == sum(ranks)
+    assert validity["padded_step_s"] == pytest.approx([16 / sum(ranks) / 1600] * sum(ranks))
+    assert [len(validity[key]) for key in ("run_queue_share", "overrun_share")] == [sum(ranks)] * 2
+    assert validity["links"]
+    assert all(link["achieved_s"] > 0 for link in validity["links"])
     assert {"kernel network", "emulated devices"} <= set(status["labels"])
     # The devices' time is in it: what computes in 5 ms of emulated time took no less.
     assert summary["parts_s"]["compute"] >= 0.9 * summary["steps"] * 16 / sum(ranks) / 1600

@@ -89,9 +89,9 @@ def test_heterogeneous_gives_a_device_half_as_fast_half_the_samples_and_idles_le
         fast, slow = summary["strategy"]["batches"]
         assert fast + slow == BATCH
         assert 1.6 < fast / slow < 2.5 if balancing == "static" else fast == slow
-        # Both ranks, in steps 3 to 10: a stretch ends with an evaluation, and the first has the calibration.
+        # Both ranks, in steps 3 to 10: an interval ends with an evaluation; the first has the calibration.
         rows = [row for rank in (0, 1) for row in read_records(directory.rank_records(rank)).rows]
-        parts = [row["parts_s"] for row in rows if row["kind"] == "stretch" and row["stretch"] > 0]
+        parts = [row["parts_s"] for row in rows if row["kind"] == "train_interval" and row["index"] > 0]
         idle_s[balancing] = sum(part["waiting"] + part["exposed"] for part in parts) / 8
     print(f"idle, seconds of both ranks a step: {idle_s}")
     # With equal pieces the fast device waits 25 ms in steps of 50 ms; the sums take 3 ms of each.

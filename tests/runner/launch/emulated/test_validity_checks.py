@@ -14,7 +14,7 @@ import pytest
 import torch
 from real_runs import launch
 from runs import MLP, config
-from test_run_queue import threads
+from test_cores import threads
 from torch import Tensor
 
 from daso_bench.runner.communication.link_costs import ClusterNetwork
@@ -24,8 +24,7 @@ from daso_bench.runner.config.launchers import LocalConfig
 from daso_bench.runner.launch.emulated import validity_checks
 from daso_bench.runner.launch.emulated.validity_checks import Cores, LinkCheck, ValidityChecks
 from daso_bench.runner.launch.rank_process import Meeting
-from daso_bench.runner.machine.environment import usable_cores
-from daso_bench.runner.machine.run_queue import RunQueue
+from daso_bench.runner.machine.cores import RunQueue, usable_cores
 from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 from daso_bench.strategies.errors import MachineError
 from daso_bench.strategies.topology import Group, Topology
@@ -80,7 +79,7 @@ def test_the_way_out_is_a_round_number_that_is_not_above(value: float, below: st
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """The time that the apparatus sees: it passes where somebody sleeps or sends."""
+    """The time that the checks see: it passes where somebody sleeps or sends."""
     fake = SimpleNamespace(now=0)
 
     def sleep(seconds: float) -> None:
@@ -168,7 +167,7 @@ def prepared(
         padding=padding,
         measure_layers=lambda samples, steps: None,
     )
-    batch_order: Any = SimpleNamespace(extremes=lambda: [(8, 8)])
+    batch_order: Any = SimpleNamespace(first_sizes=lambda: (8, 8))
     met = Meeting(network="modelled")
     checks = ValidityChecks(hardware, cast(TorchCommunicator, comm), met, RunQueue(), refuse=refuse)
     checks.on_prepared(replica, batch_order)
@@ -177,7 +176,7 @@ def prepared(
 
 def test_a_run_whose_checks_pass_is_valid_and_says_what_was_measured(clock: Any):
     comm = FakeCommunicator(clock, cluster())
-    verdict = prepared(cluster(), comm).on_end(100_000 * MS, finished=True)["apparatus"]
+    verdict = prepared(cluster(), comm).on_end(100_000 * MS, finished=True)["validity"]
     assert verdict["valid"] is True
     assert verdict["reasons"] == []
     assert verdict["network"] == "modelled"
@@ -218,13 +217,13 @@ def test_a_link_without_a_rate_needs_another_way_out(clock: Any):
 def test_links_that_take_no_time_are_not_checked(clock: Any):
     for hardware in (cluster(None), cluster(math.inf), ClusterConfig(nodes=1, ranks_per_node=(2,))):
         comm = FakeCommunicator(clock, hardware, floor_ms=6)
-        assert prepared(hardware, comm).on_end(1, finished=True)["apparatus"]["valid"]
+        assert prepared(hardware, comm).on_end(1, finished=True)["validity"]["valid"]
         assert comm.checked == []
 
 
 def test_where_it_is_asked_for_an_invalid_run_is_recorded_not_refused(clock: Any):
     comm = FakeCommunicator(clock, cluster(), floor_ms=6)
-    verdict = prepared(cluster(), comm, refuse=False).on_end(100_000 * MS, finished=True)["apparatus"]
+    verdict = prepared(cluster(), comm, refuse=False).on_end(100_000 * MS, finished=True)["validity"]
     assert verdict["valid"] is False
     assert len(verdict["reasons"]) == 1
     assert "takes 6 ms on this machine" in verdict["reasons"][0]
@@ -248,7 +247,7 @@ def test_sizes_that_come_up_in_training_are_checked_at_its_end(clock: Any):
     checks = prepared(cluster(), comm)
     comm.checked.clear()
     comm.sent = {4 * NUMEL + 4, 300_000, 301_000}
-    verdict = checks.on_end(100_000 * MS, finished=True)["apparatus"]
+    verdict = checks.on_end(100_000 * MS, finished=True)["validity"]
     assert set(comm.checked) == {300_000}, "the others are like sizes that have been checked"
     assert verdict["valid"] is False
     assert "a sum of 300000 bytes" in verdict["reasons"][0]
@@ -259,7 +258,7 @@ def test_ranks_that_did_not_finish_send_nothing_more(clock: Any):
     comm = FakeCommunicator(clock, cluster(), off=lambda size: 0.9 if size == 300_000 else 1.0)
     checks = prepared(cluster(), comm)
     comm.sent = {300_000}
-    assert checks.on_end(100_000 * MS, finished=False)["apparatus"]["valid"] is True
+    assert checks.on_end(100_000 * MS, finished=False)["validity"]["valid"] is True
 
 
 def padded(real_s: float = 0.05, overruns: int = 0) -> Any:
@@ -286,7 +285,7 @@ def test_real_computing_may_be_four_fifths_of_the_devices_step(clock: Any):
 def test_one_step_of_a_hundred_may_take_longer_than_the_devices(clock: Any, overruns: int, valid: bool):
     hardware = cluster(samples_per_second=80)
     checks = prepared(hardware, FakeCommunicator(clock, hardware), padding=padded(overruns=overruns))
-    verdict = checks.on_end(100_000 * MS, finished=True)["apparatus"]
+    verdict = checks.on_end(100_000 * MS, finished=True)["validity"]
     assert verdict["valid"] is valid
     assert verdict["overrun_share"] == [overruns / 100] * 2
     assert valid or "in 2.0% of steps" in verdict["reasons"][0]
@@ -307,13 +306,13 @@ def test_attempts_that_a_run_goes_on_from_count_in_its_verdict(clock: Any, tmp_p
     kept = attempt(padded(overruns=4), 1100).state_dict(50_000 * MS)
     resumed = attempt(padded(), 0)
     resumed.load_state_dict(kept)
-    verdict = resumed.on_end(50_000 * MS, finished=True)["apparatus"]
+    verdict = resumed.on_end(50_000 * MS, finished=True)["validity"]
     assert verdict["run_queue_share"] == pytest.approx([0.011] * 2)
     assert verdict["overrun_share"] == pytest.approx([0.02] * 2)
     assert [reason.split()[0] for reason in verdict["reasons"]] == ["threads", "on"]
     again = attempt(padded(), 0)
     again.load_state_dict(resumed.state_dict(50_000 * MS))
-    assert again.on_end(10_000 * MS, finished=True)["apparatus"]["run_queue_share"] == pytest.approx(
+    assert again.on_end(10_000 * MS, finished=True)["validity"]["run_queue_share"] == pytest.approx(
         [0.01] * 2
     )
 
@@ -323,7 +322,7 @@ def test_what_was_wrong_at_an_earlier_start_stays_wrong(clock: Any):
     kept = prepared(cluster(), slow, refuse=False).state_dict(1)
     resumed = prepared(cluster(), FakeCommunicator(clock, cluster()))
     resumed.load_state_dict(kept)
-    assert "any sum takes 6 ms" in resumed.on_end(100_000 * MS, finished=True)["apparatus"]["reasons"][0]
+    assert "any sum takes 6 ms" in resumed.on_end(100_000 * MS, finished=True)["validity"]["reasons"][0]
 
 
 @pytest.mark.parametrize(("waited_ms", "valid"), [(1100, False), (900, True)])
@@ -338,7 +337,7 @@ def test_threads_may_stand_ready_for_a_hundredth_of_training(
     checks._queue.training(True)
     threads(tmp_path, t1=waited_ms - 100, t3=100)
     checks._queue.training(False)
-    verdict = checks.on_end(100_000 * MS, finished=True)["apparatus"]
+    verdict = checks.on_end(100_000 * MS, finished=True)["validity"]
     share = waited_ms / 100_000
     assert verdict["run_queue_share"] == pytest.approx([share * factor for factor in of_ranks])
     assert verdict["valid"] is valid
@@ -370,7 +369,7 @@ def test_others_may_have_a_tenth_of_the_cores(
     awake.write_text(f"7 (a (b) c) S {'0 ' * 10}{55 * tick} {4 * tick} 99 99\n")
     stat.write_text(f"cpu  {(10 + more) * tick} {15 * tick} {10 * tick} 900 0 77777 7777 0 0 0\n")
     checks.on_pause()
-    verdict = checks.on_end(100_000 * MS, finished=True)["apparatus"]
+    verdict = checks.on_end(100_000 * MS, finished=True)["validity"]
     assert verdict["others_share"] == pytest.approx(others_s / 200)
     assert verdict["valid"] is valid
     assert valid or "other programs had 10% of the cores' time" in verdict["reasons"][0]
@@ -386,7 +385,7 @@ def test_where_the_system_does_not_tell_the_run_stays_valid(clock: Any, tmp_path
     checks._queue.training(True)
     checks._queue.training(False)
     assert checks._queue.waited_ns is None
-    verdict = checks.on_end(100_000 * MS, finished=True)["apparatus"]
+    verdict = checks.on_end(100_000 * MS, finished=True)["validity"]
     assert verdict["run_queue_share"] is None
     assert verdict["valid"] is True
 
@@ -413,7 +412,7 @@ def launched(
 def test_what_a_run_found_stands_in_its_status(tmp_path: Path):
     directory, outcome = launched(tmp_path, rate_gbit=0.0005, ranks=[1, 1], epochs=1)
     assert outcome.status == "finished", outcome.details
-    found = outcome.summary["apparatus"]
+    found = outcome.summary["validity"]
     assert directory.status()["timing"] == {"valid": found["valid"], "reasons": found["reasons"]}
     assert found["valid"] is not bool(found["reasons"])
     assert found["floor_s"] > 0
@@ -439,7 +438,7 @@ def test_ranks_that_send_other_sizes_than_others_check_the_same(tmp_path: Path):
     model = MLP(hidden=[64, 64])
     _, outcome = launched(tmp_path, rate_gbit=0.01, epochs=1, keys=keys, model=model, stall_s=20)
     assert outcome.status == "finished", outcome.details
-    assert len(outcome.summary["apparatus"]["links"]) >= 2
+    assert len(outcome.summary["validity"]["links"]) >= 2
 
 
 def test_a_busy_machine_makes_a_run_invalid(tmp_path: Path):

@@ -8,7 +8,7 @@ import runs
 
 from daso_bench.runner.config.launchers import SlurmConfig
 from daso_bench.runner.config.load import requests, to_plain
-from daso_bench.runner.config.schema import RunConfig
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.records.run_directory import RunDirectory
 
 

@@ -17,7 +17,7 @@ from slurm_cases import a_run, config
 from submitit import SlurmExecutor
 
 from daso_bench.runner.cli.main import main
-from daso_bench.runner.config.schema import RunConfig
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.launch.slurm import queue, request, submit
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.strategies.errors import ConfigError, MachineError

@@ -14,13 +14,23 @@ from daso_bench.runner.config.load import requests, to_plain
 from daso_bench.runner.launch import simulated_run
 from daso_bench.runner.machine import environment
 from daso_bench.runner.records.run_directory import RunDirectory
-from daso_bench.runner.report.claims.bounds import Bound, bound_of, differ
+from daso_bench.runner.report.claims.bounds import (
+    BALANCE,
+    COMMUNICATION,
+    balanced_bound,
+    bound_of,
+    differ,
+    in_words,
+    upper_limit,
+)
 from daso_bench.runner.report.claims.claim_tables import sentences, speedup_rows
 from daso_bench.runner.report.claims.judge import judge
 from daso_bench.runner.report.claims.paper_claims import load
 from daso_bench.runner.report.claims.speedups import Speedups
 from daso_bench.runner.report.data.arms import compare
 from daso_bench.runner.report.data.load import Run, find_runs, load_run
+from daso_bench.runner.report.statistics.verdict import Bound
+from daso_bench.strategies.errors import ConfigError
 
 SPEEDS = [1.0, 1.0, 0.5, 0.25]
 LINKS = ("inter", "intra")
@@ -37,7 +47,7 @@ def recorded(path: Path, waiting: Sequence[float], *, told: Any = None, device: 
     on(path, [[0.0]] * len(waiting), told, {"speeds": SPEEDS} if device is None else device)
     for rank, waiting_s in enumerate(waiting):
         parts = {"compute": 4 - waiting_s, "exposed": 0.0, "waiting": waiting_s}
-        row = {"kind": "stretch", "attempt": 1, "stretch": 0, "train_s": 4.0, "parts_s": parts}
+        row = {"kind": "train_interval", "attempt": 1, "index": 0, "train_s": 4.0, "parts_s": parts}
         (path / "ranks" / f"{rank}.jsonl").write_text(f"{json.dumps(row)}\n")
     return path
 
@@ -48,8 +58,8 @@ def test_of_equal_devices_it_is_what_communication_costs(make_run: Make, tmp_pat
     make_run(tmp_path, seed=1)
     found = of(tmp_path)
     assert found.value == pytest.approx(1 / 0.7)
-    assert not found.uneven
-    assert "no saving of communication can exceed that" in found.sentence
+    assert found.of == COMMUNICATION
+    assert "no saving of communication can exceed that" in in_words(found)
 
 
 def test_of_unequal_devices_it_is_that_of_perfect_balance(make_run: Make, tmp_path: Path):
@@ -58,8 +68,8 @@ def test_of_unequal_devices_it_is_that_of_perfect_balance(make_run: Make, tmp_pa
         recorded(make_run(tmp_path, seed=seed), PACED)
     found = of(tmp_path)
     assert found.value == found.limit == pytest.approx(0.6875 / 0.25)
-    assert found.uneven
-    assert "2.750 times as fast. No other division" in found.sentence
+    assert found.of == BALANCE
+    assert "2.750 times as fast. No other division" in in_words(found)
 
 
 def test_exposed_transfers_are_taken_out_of_it_too(make_run: Make, tmp_path: Path):
@@ -95,8 +105,40 @@ def test_where_the_speeds_of_ranks_cannot_be_known_the_bound_is_unknown_and_that
         file.unlink()
     recorded(path, waiting, told=told)
     found = of(tmp_path)
-    assert (found.value, found.limit, found.uneven) == (None, None, True)
-    assert found.sentence.endswith("is unknown.")
+    assert (found.value, found.limit, found.of) == (None, None, BALANCE)
+    assert in_words(found).endswith("is unknown.")
+
+
+@pytest.mark.parametrize(
+    ("busy_s", "samples", "expected"),
+    [
+        ((1, 1, 2, 4), (1, 1, 1, 1), 0.6875 / 0.25),  # speeds 1, 1, 1/2, 1/4: their mean over the slowest
+        ((4, 4, 4, 4), (4, 4, 2, 1), 1.0),  # samples as devices are fast: nothing is left to be gained
+        ((2, 2), (8, 8), 4 / (4 - 1 - 1)),  # equal devices: exposed and waiting for 1 s each
+    ],
+)
+def test_the_bound_of_perfect_balance(
+    busy_s: tuple[float, ...], samples: tuple[float, ...], expected: float
+) -> None:
+    assert balanced_bound(4, busy_s=busy_s, samples=samples) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("busy_s", "samples", "said"),
+    [((1,), (1, 1), "one each per rank"), ((), (), "one each per rank"), ((1, 0), (1, 1), "busy_s=0")],
+)
+def test_balance_without_every_rank_is_refused(
+    busy_s: tuple[float, ...], samples: tuple[float, ...], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        balanced_bound(4, busy_s=busy_s, samples=samples)
+
+
+def test_the_upper_limit_of_the_bound_is_one_sided() -> None:
+    bounds = [1.25 * share for share in (0.98, 0.99, 1.0, 1 / 0.99, 1 / 0.98)]
+    # sd of the logarithms .015956, t of 4 degrees of freedom at 0.95 is 2.1318.
+    assert upper_limit(bounds) == pytest.approx(1.25 * 1.01533, abs=1e-4)
+    assert upper_limit(bounds[:2]) is None
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
 from rich.console import Console
 
 from daso_bench.runner.cli.main import main
 from daso_bench.runner.config import groups
-from daso_bench.runner.report.claims import claims_list, paper_claims
+from daso_bench.runner.report.claims import paper_claims
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -24,22 +23,23 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str,
     return caught.value.code, out, error
 
 
-def folded(text: str) -> str:
-    """`text` without blanks and line ends."""
-    return "".join(text.split())
-
-
-def test_redirected_output_is_plain_and_holds_every_word_of_every_claim() -> None:
-    script = "from daso_bench.runner.cli.main import main; main(['claims'])"
+def test_redirected_output_is_plain_whole_and_needs_neither_torch_nor_hydra() -> None:
+    script = (
+        "import sys, atexit; from daso_bench.runner.cli.main import main\n"
+        "heavy = ('torch', 'pandas', 'matplotlib', 'hydra')\n"
+        "atexit.register(lambda: print([name for name in heavy if name in sys.modules]))\n"
+        "main(['claims'])"
+    )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
     )
+    assert done.stdout.splitlines()[-1] == "[]"
     assert "\x1b" not in done.stdout
     assert "…" not in done.stdout, "nothing is cut"
     joined = " ".join(done.stdout.split())
     for claim in paper_claims.load():
         assert claim.paper.reference in done.stdout, "in one piece"
-        for key, value in claims_list.lines(claim):
+        for key, value in paper_claims.parts(claim).items():
             assert f"{key} {value}" in joined
 
 
@@ -48,14 +48,14 @@ def test_on_a_narrow_terminal_nothing_is_cut_either(columns: int) -> None:
     console = Console(width=columns, file=io.StringIO(), markup=False, highlight=False)
     for claim in paper_claims.load():
         with console.capture() as captured:
-            console.print(claims_list.claim_table(claim))
+            console.print(paper_claims.claim_table(claim))
         text = captured.get()
         assert max(map(len, text.splitlines())) <= columns
-        assert folded(claim.says) in folded(text)
+        assert "".join(claim.says.split()) in "".join(text.split())
 
 
 def test_a_claim_tells_gain_headline_comparator_certainty_and_conditions() -> None:
-    found = {claim.id: dict(claims_list.lines(claim)) for claim in paper_claims.load()}
+    found = {claim.id: paper_claims.parts(claim) for claim in paper_claims.load()}
     assert found["daso_time"]["gain"] == "up to 1.515 times (34 % less time)"
     assert found["daso_time"]["stated in"].endswith("(certainty: abstract)")
     assert found["hsgd_efficiency"]["gain"] == "20 times"
@@ -84,32 +84,14 @@ def test_each_claim_has_its_command_and_a_missing_study_is_said_to_be(
 def test_a_study_or_a_claim_of_ones_own_is_tested_with_its_folder(tmp_path: Path) -> None:
     shipped = {claim.id: claim for claim in paper_claims.load()}
     renamed = replace(shipped["hsgd_efficiency"], study="my_own")
-    assert claims_list.command(renamed, [tmp_path]) == "daso-bench +study=my_own  (not there yet)"
+    assert paper_claims.command(renamed, [tmp_path]) == "daso-bench +study=my_own  (not there yet)"
     (tmp_path / "study").mkdir()
     (tmp_path / "study" / "my_own.yaml").write_text("# of my own\n")
-    assert claims_list.command(renamed, [tmp_path]) == f"daso-bench --config-dir {tmp_path} +study=my_own"
-    assert claims_list.command(renamed) == "daso-bench +study=my_own  (not there yet)"
+    assert paper_claims.command(renamed, [tmp_path]) == f"daso-bench --config-dir {tmp_path} +study=my_own"
+    assert paper_claims.command(renamed) == "daso-bench +study=my_own  (not there yet)"
     folder = tmp_path / "a b"
     moved = replace(shipped["daso_time"], file=folder / "claims" / "x.yaml")
-    assert claims_list.command(moved, [folder]) == f"daso-bench --config-dir '{folder}' +study=mission"
-
-
-def test_rows_stand_below_their_claim(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    tree = yaml.safe_load((groups.CONF / "claims" / "daso.yaml").read_text(encoding="utf-8"))
-    tree["claims"][0]["rows"] = [
-        {"source": "Table [9]", "less_time": 0.25, "conditions": {"network": "two wires"}}
-    ]
-    (tmp_path / "claims").mkdir()
-    (tmp_path / "claims" / "mine.yaml").write_text(yaml.safe_dump(tree, allow_unicode=True), encoding="utf-8")
-    code, out, _ = said(capsys, "--config-dir", str(tmp_path))
-    assert code == 0
-    place = out.index("Table [9]: 1.333 times (25 % less time); conditions: network two wires")
-    assert out.index("daso_time") < place < out.index("ednncomm_time")
-
-
-def test_points_have_their_sign() -> None:
-    rows = [paper_claims.TableRow(source="Table 1", points=points) for points in (0.4, -0.4)]
-    assert [paper_claims.row_words(row) for row in rows] == ["+0.4 points", "-0.4 points"]
+    assert paper_claims.command(moved, [folder]) == f"daso-bench --config-dir '{folder}' +study=mission"
 
 
 def test_a_wrong_file_is_exit_code_2_and_one_sentence(
@@ -122,30 +104,8 @@ def test_a_wrong_file_is_exit_code_2_and_one_sentence(
     assert error == f"daso-bench: {tmp_path / 'claims' / 'mine.yaml'}: paper: must be given\n"
 
 
-@pytest.mark.parametrize("argument", ["results", "--nosuch"])
-def test_an_argument_that_it_does_not_take_is_refused(
-    capsys: pytest.CaptureFixture[str], argument: str
-) -> None:
-    code, out, error = said(capsys, argument)
-    assert (code, out) == (2, "")
-    assert argument in error
-
-
-def test_help_teaches_where_rows_go(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_teaches_where_claims_go(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = said(capsys, "--help")
     assert code == 0
     for word in ("--config-dir DIR", "DIR/claims", "docs/claims.md", "Exit codes"):
         assert word in out
-
-
-def test_neither_torch_nor_hydra_is_needed() -> None:
-    script = (
-        "import sys, atexit; from daso_bench.runner.cli.main import main\n"
-        "heavy = ('torch', 'pandas', 'matplotlib', 'hydra')\n"
-        "atexit.register(lambda: print([name for name in heavy if name in sys.modules]))\n"
-        "main(['claims'])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert done.stdout.splitlines()[-1] == "[]"

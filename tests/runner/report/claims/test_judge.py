@@ -7,11 +7,10 @@ import pytest
 from test_speedups import ARM, BASE, Make, comparisons_of, runs_of, study, with_fresh
 
 from daso_bench.runner.report.build import report
-from daso_bench.runner.report.claims import judge as judge_module
 from daso_bench.runner.report.claims.claim_tables import claim_rows, fairness_rows, show_verdicts
 from daso_bench.runner.report.claims.judge import NO_ARM, JudgedClaim, judge
 from daso_bench.runner.report.claims.paper_claims import StatedConditions, load
-from daso_bench.runner.report.claims.speedups import Speedups, all_speedups
+from daso_bench.runner.report.claims.speedups import all_speedups
 
 FAST = tuple(value / 1.7 for value in BASE)
 
@@ -202,28 +201,3 @@ def test_a_row_has_the_measurement_and_the_verdict(make_run: Make, tmp_path: Pat
     judged = only(tmp_path)
     (row,) = claim_rows([judged])
     assert (row["measured"], row["verdict"]) == (judged.measured, judged.verdict.word)
-
-
-def test_a_pair_of_arms_is_compared_once_however_many_claims_ask(
-    make_run: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    study(make_run, tmp_path, fresh=1.0)
-    runs_of(make_run, tmp_path, "sgp", (120,) * 5)
-    runs_of(make_run, tmp_path, "lasgd", (80,) * 5)
-    calls: list[str] = []
-
-    def counted(owner: object, name: str) -> None:
-        made = getattr(owner, name)
-
-        def call(*given: object, **keys: object) -> object:
-            calls.append(name)
-            return made(*given, **keys)
-
-        monkeypatch.setattr(owner, name, call)
-
-    counted(judge_module, "fairness")
-    counted(Speedups, "over")
-    claims = [claim for claim in load() if claim.id == "lasgd_time_gossip"] * 3
-    found = judge(claims, all_speedups(comparisons_of(tmp_path)))
-    assert len(found) == 6
-    assert sorted(calls) == ["fairness", "fairness", "over", "over"]

@@ -13,7 +13,7 @@ from daso_bench.runner.report.claims import paper_claims
 from daso_bench.runner.report.claims.paper_claims import Claim, load
 from daso_bench.strategies.errors import ConfigError
 
-STRATEGIES = [entry.name for entry in groups.entries("strategy")]
+STRATEGIES = list(groups.entries("strategy"))
 GOOD: dict[str, Any] = {
     "paper": {"title": "On Gossip", "authors": "A. Author", "year": 2020, "arxiv": "2001.00010"},
     "study": "mine",
@@ -68,7 +68,6 @@ def test_the_shipped_claims_are_the_abstracts_and_no_more() -> None:
         assert claim.study == ("mission" if claim.file.stem == "daso" else f"paper_{claim.file.stem}")
         assert claim.paper.doi or claim.paper.arxiv
         assert (claim.certainty, claim.quality_margin) == ("abstract", 0.5)
-        assert not claim.rows, "numbers of tables are the user's to add"
 
 
 def test_shipped_files_show_every_key_and_begin_with_what_they_are() -> None:
@@ -77,8 +76,7 @@ def test_shipped_files_show_every_key_and_begin_with_what_they_are() -> None:
         tree = yaml.safe_load(file.read_text(encoding="utf-8"))
         for claim in tree["claims"]:
             number = {"value", "less_time", "direction"}
-            fields = {*paper_claims.ClaimKeys.__dataclass_fields__, "rows"}
-            assert claim.keys() | number == fields, file
+            assert claim.keys() | number == paper_claims.ClaimKeys.__dataclass_fields__.keys(), file
             assert len(claim.keys() & number) == 1
             assert claim["conditions"].keys() == paper_claims.StatedConditions.__dataclass_fields__.keys()
         assert tree["paper"].keys() == paper_claims.Paper.__dataclass_fields__.keys()
@@ -106,35 +104,18 @@ def test_a_file_of_ones_own_is_read_and_what_it_leaves_out_is_not_known(tmp_path
     assert len(load([tmp_path])) == len(load()) + 1
 
 
-def test_a_claim_of_ones_own_with_an_id_that_exists_takes_its_place_with_its_rows(tmp_path: Path) -> None:
+def test_a_claim_of_ones_own_with_an_id_that_exists_takes_its_place(tmp_path: Path) -> None:
     tree = yaml.safe_load((groups.CONF / "claims" / "lasgd.yaml").read_text(encoding="utf-8"))
     tree["claims"] = tree["claims"][:1]
-    tree["claims"][0] |= {
-        "certainty": "paper",
-        "rows": [
-            {"source": "Table 1, row 2", "value": 1.3, "conditions": {"model": "ResNet-50", "nodes": 8}},
-            {"source": "Table 1, row 3", "less_time": 0.2},
-        ],
-    }
+    tree["claims"][0] |= {"certainty": "paper", "conditions": {"model": "ResNet-50", "nodes": 8}}
     written(tmp_path, tree, "other_name")
     found = load([tmp_path])
     assert [claim.id for claim in found] == [claim.id for claim in load()], "in its place"
     mine = next(claim for claim in found if claim.id == "lasgd_time")
     assert mine.certainty == "paper"
-    assert [(row.source, row.gain) for row in mine.rows] == [
-        ("Table 1, row 2", 1.3),
-        ("Table 1, row 3", 1.25),
-    ]
-    assert mine.rows[0].conditions.words == "model ResNet-50, nodes 8"
+    assert mine.conditions.words == "model ResNet-50, nodes 8"
     gossip = next(claim for claim in found if claim.id == "lasgd_time_gossip")
     assert gossip == shipped()["lasgd_time_gossip"], "the file's other claim stays"
-
-
-def test_a_row_of_a_quality_claim_is_in_points(tmp_path: Path) -> None:
-    quality = {"headline": "quality", "direction": "better", "value": None}
-    written(tmp_path, with_keys(**quality, rows=[{"source": "Table 2", "points": -0.3}]))
-    (mine,) = [claim for claim in load([tmp_path]) if claim.id == "mine_time"]
-    assert (mine.gain, mine.rows[0].points, mine.rows[0].gain) == (None, -0.3, None)
 
 
 @pytest.mark.parametrize(
@@ -171,19 +152,6 @@ def test_a_row_of_a_quality_claim_is_in_points(tmp_path: Path) -> None:
         ({"conditions": {"nodes": 0}}, ".conditions.nodes=0: must be >= 1"),
         ({"conditions": {"nodes": "many"}}, ".conditions.nodes=many: must be a whole number or null"),
         ({"conditions": "none"}, ".conditions=none: must hold keys and values"),
-        ({"rows": {"source": "Table 1"}}, ".rows={'source': 'Table 1'}: must be a list"),
-        ({"rows": ["Table 1"]}, ".rows[0]=Table 1: must hold keys and values"),
-        ({"rows": [{"value": 2}]}, ".rows[0].source: must be given"),
-        ({"rows": [{"source": "T"}]}, ".rows[0]: must give exactly one of value, less_time; has none"),
-        ({"rows": [{"source": "T", "value": 0.9}]}, ".rows[0].value=0.9: must be > 1"),
-        (
-            {"rows": [{"source": "T", "points": 2}]},
-            ".rows[0].points=2.0: headline=fixed_work takes value or less_time instead",
-        ),
-        (
-            {"rows": [{"source": "T", "value": 2, "conditions": {"devices_per_node": 0}}]},
-            ".rows[0].conditions.devices_per_node=0: must be >= 1",
-        ),
     ],
 )
 def test_a_wrong_claim_is_told_by_file_key_and_value(
@@ -208,7 +176,7 @@ def test_a_wrong_claim_is_told_by_file_key_and_value(
         ),
         (GOOD | {"paper": GOOD["paper"] | {"arxiv": 2203.1}}, "paper.arxiv=2203.1: must be quoted"),
         ("", "paper: must be given"),
-        ("- a\n- b\n", "must hold the keys paper, study and claims"),
+        ("- a\n- b\n", "must hold the keys paper, study, claims"),
         ("paper: [", "cannot be read: while parsing"),
         ("study: a\nstudy: b\n", "cannot be read: while constructing a mapping"),
     ],

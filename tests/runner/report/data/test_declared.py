@@ -11,7 +11,7 @@ from daso_bench.runner.config.groups import CONF, entries
 from daso_bench.runner.report.claims import fairness, recorded
 from daso_bench.runner.report.data.declared import DEFAULT, may_differ, task_of
 
-NAMES = [entry.name for entry in entries("strategy")]
+NAMES = list(entries("strategy"))
 
 
 def target_of(name: str) -> str:
@@ -29,7 +29,7 @@ def test_what_is_read_is_what_the_class_says(name: str) -> None:
     assert may_differ(target_of(name)) == getattr(importlib.import_module(place), cls).may_differ
 
 
-@pytest.mark.parametrize("name", [entry.name for entry in entries("dataset")])
+@pytest.mark.parametrize("name", list(entries("dataset")))
 def test_the_task_that_is_read_is_the_data_sets(name: str) -> None:
     target = yaml.safe_load((CONF / "dataset" / f"{name}.yaml").read_text(encoding="utf-8"))["_target_"]
     place, _, cls = target.rpartition(".")

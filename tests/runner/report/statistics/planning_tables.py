@@ -35,8 +35,7 @@ _A_ROWS = ((3, 0.05), (5, 0.03), (5, 0.05), (5, 0.10), (10, 0.05), (20, 0.05))
 
 def runs_needed(ratio: float, cv: float) -> int:
     """Runs per arm with which a true gain of `ratio` times shows at 80 % power; `cv`: of times, a share."""
-    # From below: scipy's noncentral t gives NaN far above the number that is looked for.
-    return next(runs for runs in count(2) if not power(math.log(ratio), log_sd(cv), runs) < POWER)
+    return next(runs for runs in count(2) if power(math.log(ratio), log_sd(cv), runs) >= POWER)
 
 
 def power_of_no_loss(margin: float, sd: float, runs: int) -> float:

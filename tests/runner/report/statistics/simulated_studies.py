@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from daso_bench.runner.report.statistics.noise_floor import distance
-from daso_bench.runner.report.statistics.ratio import LEVEL, error_of, t_limit
 from daso_bench.runner.report.statistics.verdict import (
     CONTRADICTED,
     INCONCLUSIVE,
@@ -26,6 +25,7 @@ from daso_bench.runner.report.statistics.verdict import (
     gain_shown,
     number_rule,
 )
+from daso_bench.runner.report.statistics.welch import LEVEL, error_of, t_limit
 from daso_bench.strategies.errors import at_least
 
 CLOCK_SD = 0.007  # of ln(A / A′)

@@ -51,3 +51,9 @@ def test_what_cannot_be_planned_is_refused() -> None:
         power(0.1, 0.05, 1)
     with pytest.raises(ConfigError, match="sd=0"):
         power(0.1, 0.0, 5)
+
+
+def test_far_above_what_it_can_detect_a_plan_has_power_1() -> None:
+    """scipy's noncentral t is NaN there."""
+    assert power(math.log(1.05), 0.05, 3000) == 1.0
+    assert [power(1.0, 0.05, runs) for runs in (10, 1000, 100_000)] == [1.0, 1.0, 1.0]

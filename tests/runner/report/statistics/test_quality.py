@@ -1,12 +1,14 @@
 """Verdicts on quality, alone, joined with time, and at one common time."""
 
 import math
-from typing import get_args
+from dataclasses import replace
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from daso_bench.runner.report.statistics.noise_floor import Floor, NoiseFloor
 from daso_bench.runner.report.statistics.quality import (
     better,
     difference,
@@ -15,11 +17,19 @@ from daso_bench.runner.report.statistics.quality import (
     no_loss,
     quality_at_time,
 )
-from daso_bench.runner.report.statistics.ratio import Interval
-from daso_bench.runner.report.statistics.verdict import Conditions, Hypothesis, Verdict, Word, ratio_verdict
+from daso_bench.runner.report.statistics.verdict import (
+    Bound,
+    Conditions,
+    Hypothesis,
+    Verdict,
+    Word,
+    ratio_verdict,
+)
+from daso_bench.runner.report.statistics.welch import Interval
 from daso_bench.strategies.errors import ConfigError
 
-CLAIM, SOUND = Hypothesis(value=1.5), Conditions(runs=5, clock_floor=0.02, fresh_floor=0.01)
+CALM = Floor(value=0.02, interval=Interval(0.98, 1.02))
+CLAIM, SOUND = Hypothesis(value=1.5), Conditions(runs=5, noise=NoiseFloor(clock=CALM, fresh=CALM))
 SUPPORTED, LOST, OPEN = Interval(-0.3, 0.4), Interval(-1.2, -0.6), Interval(-0.7, 0.2)
 
 
@@ -72,16 +82,15 @@ def test_a_diverged_run_leaves_quality_inconclusive_at_best() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [{"runs": 4}, {"fresh_floor": None}, {"clock_floor": None}, {"forbidden": ("weak baseline",)}]
+    "bad", [{"runs": 4}, {"noise": NoiseFloor(clock=CALM, fresh=None)}, {"forbidden": ("weak baseline",)}]
 )
-def test_what_forbids_a_verdict_on_time_forbids_one_on_quality(bad: dict[str, object]) -> None:
-    fields = {"runs": 5, "clock_floor": 0.02, "fresh_floor": 0.01} | bad
-    assert no_loss(CLAIM, SUPPORTED, Conditions(**fields)).word == "no verdict"  # type: ignore[arg-type]
+def test_what_forbids_a_verdict_on_time_forbids_one_on_quality(bad: dict[str, Any]) -> None:
+    assert no_loss(CLAIM, SUPPORTED, replace(SOUND, **bad)).word == "no verdict"
 
 
 def test_what_communication_could_save_does_not_matter_for_quality_but_the_hardware_does() -> None:
-    tight = Conditions(runs=5, clock_floor=0.02, fresh_floor=0.01, bound=1.1)
-    other = Conditions(runs=5, clock_floor=0.02, fresh_floor=0.01, differs=("ranks",))
+    tight = replace(SOUND, bound=Bound(value=1.1))
+    other = replace(SOUND, differs=("ranks",))
     assert no_loss(CLAIM, SUPPORTED, tight).word == "supported"
     assert no_loss(CLAIM, SUPPORTED, other).word == "not testable here"
 

@@ -17,9 +17,14 @@ from simulated_studies import (
     simulate_crossings,
 )
 
-from daso_bench.runner.report.statistics.noise_floor import clock_floor, fresh_floor, placebo_differs
-from daso_bench.runner.report.statistics.ratio import Times, welch
+from daso_bench.runner.report.statistics.noise_floor import (
+    NoiseFloor,
+    clock_floor,
+    fresh_floor,
+    placebo_differs,
+)
 from daso_bench.runner.report.statistics.verdict import Conditions, Hypothesis, ratio_verdict
+from daso_bench.runner.report.statistics.welch import Times, welch
 
 COUNT = 20_000
 CVS = (0.03, 0.05, 0.10)
@@ -153,7 +158,7 @@ def test_at_most_5_of_100_placebos_are_different_and_none_reproduces_a_made_up_c
         assert clock is not None
         assert fresh_seeds is not None
         different += bool(placebo_differs(ratio.low, ratio.high, max(clock.value, fresh_seeds.value)))
-        known = Conditions(runs=5, clock_floor=clock.value, fresh_floor=fresh_seeds.value)
+        known = Conditions(runs=5, noise=NoiseFloor(clock=clock, fresh=fresh_seeds))
         word = ratio_verdict(Hypothesis(value=1.5), ratio.interval, known).word
         assert word in ("contradicted", "inconclusive")
     assert different <= 5

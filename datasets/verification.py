@@ -1,0 +1,332 @@
+"""Verifies data sets of image files: `prepare` checks all files once and writes a manifest for all ranks.
+
+The manifest lists the usable files of each split with their labels. `load` reads nothing else: all ranks have
+the same samples in the same order. It is a NumPy archive; `about` is JSON. Its parts have checksums (CRC-32,
+of the zip format), so that damage is noticed.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import zipfile
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .atomic_files import BadFile, locked, replacing
+from .data import SPLITS
+from .dataset import OWN_FOLDER, Dataset, DatasetInfo, Tell, silent
+from .listing import File, Tree
+from .pixels import BadImage
+
+CHECKS = ("headers", "decode", "none")
+POLICIES = ("stop", "skip")
+SHOWN = 20  # bad files named in an error
+FORMAT = 2  # a manifest of another format is made again
+_PIECE = 256  # files given to a thread at a time
+# Errors of zipfile and NumPy for a damaged archive. RuntimeError: an entry looks encrypted, or of a later
+# version; OSError: an offset lies before the start.
+_DAMAGE = (ValueError, KeyError, EOFError, RuntimeError, OSError, zipfile.BadZipFile)
+
+
+class BadFiles(ValueError):
+    """Files of a data set that cannot be used. `bad`: (path, reason) of each; the message names the first."""
+
+    def __init__(self, where: str, bad: Sequence[tuple[str, str]], total: int) -> None:
+        self.bad = list(bad)
+        lines = [f"  {path}: {reason}" for path, reason in bad[:SHOWN]]
+        more = [f"  ... and {len(bad) - SHOWN} more"] if len(bad) > SHOWN else []
+        way_out = "mend or remove them, or set dataset.bad_files=skip"
+        head = f"{where}: {len(bad)} of {total} files are bad; {way_out}"
+        super().__init__("\n".join([head, *lines, *more]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedFolder(Dataset, ABC):
+    """Samples in files below `root`.
+
+    root: the folder, relative to the working folder; prepared: the folder of the manifest, empty for
+    .daso-bench in `root`; check: headers, decode or none, what is read of each file before training;
+    bad_files: stop names them, skip leaves them out and counts them. Raises ValueError for a value out of
+    range.
+    """
+
+    root: str
+    prepared: str = ""
+    check: str = "headers"
+    bad_files: str = "stop"
+
+    loading_keys: ClassVar[frozenset[str]]
+    """Keys that change samples or places, but not which files are in which split."""
+    held_out_of: ClassVar[str]
+    """The source of a missing split, in words for a message."""
+
+    def __post_init__(self) -> None:
+        for key, allowed in (("check", CHECKS), ("bad_files", POLICIES)):
+            if getattr(self, key) not in allowed:
+                raise ValueError(
+                    f"dataset.{key}={getattr(self, key)}: unknown; must be one of {', '.join(allowed)}"
+                )
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int, int]:
+        """Of an image, [C, H, W]."""
+
+    @abstractmethod
+    def tree(self) -> Tree:
+        """The files below `root`. Raises FileNotFoundError, ValueError if the layout is wrong."""
+
+    @abstractmethod
+    def divide(self, splits: dict[str, list[File]]) -> dict[str, list[File]]:
+        """Train, validation and test of the usable files; missing splits are held out of train."""
+
+    @abstractmethod
+    def look(self, path: str) -> None:
+        """Check the file at `path` below `root`. Raises BadImage.
+
+        check=headers reads its header, and all of a JPEG or PNG file without its end mark; decode all of it.
+        """
+
+    def lacking(self, classes: Sequence[str], splits: dict[str, list[File]]) -> list[str]:
+        """Warnings about classes without images in a split."""
+        return []
+
+    def info(self) -> DatasetInfo:
+        """See `Dataset.info`."""
+        about = self.about()
+        if about is None:
+            return DatasetInfo(shape=self.shape)
+        return DatasetInfo(shape=self.shape, classes=len(about["class_names"]), samples=about["samples"])
+
+    def folder(self) -> str:
+        """See `Dataset.folder`."""
+        return self.root
+
+    def beside(self) -> Path:
+        """See `Dataset.beside`."""
+        return self.manifest_file.with_suffix("")
+
+    def fingerprint(self) -> str:
+        """See `Dataset.fingerprint`: of names, sizes and times of the files, once they are prepared."""
+        about = self.about()
+        return repr(self) if about is None else f"{self.manifest_file.name} {about['tree']}"
+
+    @property
+    def manifest_file(self) -> Path:
+        """The file of the manifest for these keys."""
+        values = {k: v for k, v in dataclasses.asdict(self).items() if k not in self.loading_keys}
+        if self.prepared:  # which may hold manifests of other folders, too
+            values["root"] = os.path.abspath(self.root)
+        text = json.dumps(values, sort_keys=True).encode()
+        folder = Path(self.prepared) if self.prepared else Path(self.root) / OWN_FOLDER
+        return folder / f"{self.name}-{hashlib.blake2b(text, digest_size=8).hexdigest()}.npz"
+
+    def about(self) -> dict[str, Any] | None:
+        """Facts about the prepared data set, see `Manifest`; None if it is not prepared."""
+        try:
+            with _archive(self.manifest_file) as file:
+                return _about(file)
+        except OSError:
+            return None
+
+    def prepare(self, tell: Tell = silent) -> None:
+        """Check the files and write the manifest, unless there is one of the same files.
+
+        One process at a time does so, others wait. Raises FileNotFoundError, BadFiles with every bad file and
+        its reason, ValueError for other problems, OSError if the manifest cannot be written.
+        """
+        tree = self.tree()
+        if self._is_prepared(tree):
+            return
+        with ExitStack() as stack:
+            with _way_out():
+                stack.enter_context(locked(self.manifest_file.parent))
+            if not self._is_prepared(tree):  # by the process that held the lock before
+                splits, about = self._verified(tree, tell)
+                with _way_out():
+                    write_manifest(self.manifest_file, splits, about)
+
+    def manifest(self) -> "Manifest":
+        """The manifest that `prepare` wrote. Raises FileNotFoundError if there is none, OSError."""
+        try:
+            return read_manifest(self.manifest_file)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(
+                f"dataset.root={self.root}: not prepared with these keys (no {self.manifest_file}); run "
+                f"daso-bench prepare dataset={self.name} dataset.root={self.root}, with the run's other "
+                "dataset keys"
+            ) from error
+
+    def bad_among(self, paths: Sequence[str], tell: Tell) -> list[tuple[str, str]]:
+        """(path, reason) of the bad ones of the files `paths` below `root`, in their order, by `check`."""
+        if self.check == "none":
+            return []
+
+        def reason(path: str) -> str | None:
+            try:
+                self.look(path)
+            except BadImage as error:
+                return error.reason
+            return None
+
+        bad: list[tuple[str, str]] = []
+        threads = min(16, 2 * (os.cpu_count() or 1))  # they mostly wait for the disk
+        with ThreadPoolExecutor(threads) as pool:
+            for start in range(0, len(paths), _PIECE * threads):  # so that few are queued at a time
+                piece = paths[start : start + _PIECE * threads]
+                reasons = zip(piece, pool.map(reason, piece), strict=True)
+                bad += [(path, words) for path, words in reasons if words is not None]
+                tell(start + len(piece), len(paths))
+        return bad
+
+    def _is_prepared(self, tree: Tree) -> bool:
+        about = self.about()
+        return about is not None and about["tree"] == digest(tree)
+
+    def _verified(self, tree: Tree, tell: Tell) -> tuple[dict[str, list[File]], dict[str, Any]]:
+        """The usable files of each split, and `about` of the manifest."""
+        paths = [file.path for files in tree.splits.values() for file in files]
+        bad = [*tree.bad, *self.bad_among(paths, tell)]
+        where = f"dataset.root={self.root}"
+        if bad and self.bad_files == "stop":
+            raise BadFiles(where, bad, len(paths) + len(tree.bad))
+        left_out = {path for path, _ in bad}
+        splits = self.divide(
+            {
+                name: [file for file in files if file.path not in left_out]
+                for name, files in tree.splits.items()
+            }
+        )
+        for name in SPLITS:
+            if not splits[name]:
+                raise ValueError(
+                    f"{where}: the {name} split has no usable image ({len(paths)} image files were found, "
+                    f"{len(bad)} of them bad; a split is held out of {self.held_out_of})"
+                )
+        about = {
+            "name": self.name,
+            "class_names": list(tree.classes),
+            "held_out": [name for name in SPLITS if name not in tree.splits],
+            "check": self.check,
+            "bad": [list(entry) for entry in bad],
+            "others": dict(sorted(tree.others.items())),
+            "warnings": [*tree.warnings, *self.lacking(tree.classes, splits)],
+            "files": content(tree.classes, splits),
+            "tree": digest(tree),
+        }
+        return splits, about
+
+
+@contextmanager
+def _way_out() -> Iterator[None]:
+    """Adds the way out to errors of the manifest's folder."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(
+            f"{error}: dataset.prepared=FOLDER puts what is known of the files into another folder"
+        ) from error
+
+
+def digest(tree: Tree) -> str:
+    """Digest of names, classes, sizes, times of change and notes: if it changes, files are checked again."""
+    seen = hashlib.blake2b(digest_size=16)
+    notes = [tree.classes, tree.bad, tree.warnings, sorted(tree.others.items())]
+    seen.update(json.dumps(notes).encode())
+    for name, files in tree.splits.items():
+        for file in files:
+            line = f"{name}\0{file.path}\0{file.label}\0{file.size}\0{file.mtime_ns}\n"
+            seen.update(line.encode("utf-8", "surrogateescape"))
+    return seen.hexdigest()
+
+
+def content(classes: Sequence[str], splits: dict[str, list[File]]) -> str:
+    """Digest of the samples of a run: the same on every machine that has the same files."""
+    seen = hashlib.blake2b(json.dumps(list(classes)).encode(), digest_size=8)
+    for name, files in splits.items():
+        for file in files:
+            line = f"{name}\0{file.path}\0{file.label}\0{file.size}\n"
+            seen.update(line.encode("utf-8", "surrogateescape"))
+    return seen.hexdigest()
+
+
+# ------------------------------------------------------------------ the manifest
+
+
+class Paths(Sequence[str]):
+    """Paths stored in one array of bytes, which forked processes share: a million of them are not objects."""
+
+    def __init__(self, encoded: np.ndarray) -> None:
+        self._encoded = encoded
+
+    def __len__(self) -> int:
+        return len(self._encoded)
+
+    def __getitem__(self, index: Any) -> Any:
+        """The path number `index` (not a slice), as the file system spells it."""
+        return os.fsdecode(bytes(self._encoded[index]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """The usable files of each split, with their labels int64 [M], and `about`, facts for people and records.
+
+    about: class_names, samples of each split, held_out (splits drawn from train), bad ([path, reason] of
+    files left out), others (files that are no images, by suffix), warnings, check, tree (digest of the files
+    that were listed), and files (digest of names, labels and sizes of those that are used).
+    """
+
+    paths: dict[str, Paths]
+    labels: dict[str, Tensor]
+    about: dict[str, Any]
+
+
+def write_manifest(path: Path, splits: dict[str, list[File]], about: dict[str, Any]) -> None:
+    """Write it atomically: readers see the old one or all of the new one."""
+    samples = {name: len(files) for name, files in splits.items()}
+    text = json.dumps({"format": FORMAT, **about, "samples": samples})
+    arrays: dict[str, Any] = {"about": np.frombuffer(text.encode(), dtype=np.uint8)}
+    for name, files in splits.items():
+        arrays[f"{name}_paths"] = np.array([os.fsencode(file.path) for file in files], dtype=bytes)
+        arrays[f"{name}_labels"] = np.array([file.label for file in files], dtype=np.int64)
+    with replacing(path) as temporary, open(temporary, "wb") as file:
+        np.savez(file, **arrays)
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Raises FileNotFoundError if there is none, BadFile naming the file if it is damaged."""
+    with _archive(path) as file:
+        return Manifest(
+            paths={name: Paths(file[f"{name}_paths"]) for name in SPLITS},
+            labels={name: torch.from_numpy(file[f"{name}_labels"]) for name in SPLITS},
+            about=_about(file),
+        )
+
+
+@contextmanager
+def _archive(path: Path) -> Iterator[Any]:
+    """An open NumPy archive; errors of damage name the file."""
+    with open(path, "rb") as handle:
+        try:
+            with np.load(handle, allow_pickle=False) as file:
+                yield file
+        except _DAMAGE as error:
+            words = f"damaged ({error}); delete it and prepare the data set again"
+            raise BadFile(f"{path}: {words}") from error
+
+
+def _about(file: Any) -> dict[str, Any]:
+    about = json.loads(file["about"].tobytes())
+    if about.get("format") != FORMAT:
+        raise ValueError(f"format {about.get('format')}, this version reads {FORMAT}")
+    return about

@@ -1,1 +1,0 @@
-"""`daso-bench calibrate`: this machine, measured with real processes, as a cluster of virtual time."""

@@ -1,0 +1,288 @@
+"""Measurements by real ranks: steps on noise, sums of two ranks, and both at once.
+
+Ranks of one machine read the same clock, so a sum lasts from the moment when its last member enters until its
+last member leaves. Ranks meet before every step that counts, as they do in training; the meeting itself is
+not counted. The step is the train loop's own, on noise that is made beforehand.
+"""
+
+import dataclasses
+import socket
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...models.spec import InputSpec
+from ...strategies.ddp import DDP
+from ...strategies.progress import Progress
+from ...strategies.replica import Batch
+from ...strategies.topology import WORLD
+from ..communication.torch_communicator import TorchCommunicator
+from ..config.parts import TrainConfig
+from ..config.run_config import RunConfig
+from ..launch.rank import MeetingLink, meet
+from ..records.json_lines import read_json
+from ..simulation import timing_only
+from ..simulation.simulated_world import Recorded
+from ..training.context import Backend, TrainContext
+from ..training.precision import DTYPES
+from ..training.torch_replica import TorchReplica
+from ..training.trainer import Trainer
+
+ENTRY = f"{__name__}:measure"
+TASK = "task.json"
+NEVER = 10**12  # samples
+_STILL = 1e-12  # the learning rate: the model stays what it is, whatever noise it sees
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureTask:
+    """What the ranks are to do: `part` is steps, sums or overlap.
+
+    `sizes`: samples of a rank's step. `own`: those of the run. `steps`, `own_steps`: that count, in a round,
+    of each size and of the run's own. `payloads`: bytes of sums.
+    """
+
+    part: str
+    rounds: int
+    own: int
+    sizes: tuple[int, ...] = ()
+    steps: int = 1
+    own_steps: int = 1
+    payloads: tuple[int, ...] = ()
+
+
+class Apart(DDP):
+    """DDP whose sums can be left out, so that ranks do not exchange stop requests."""
+
+    def stop_agreed(self, progress: Progress, stop_requested: bool) -> bool:
+        return False
+
+
+def measure(
+    run_dir: Path,
+    rank: int,
+    ranks: int,
+    port: int,
+    listener: socket.socket | None,
+    threads: int,
+    link: MeetingLink,
+) -> None:
+    """Do the task in `run_dir`; rank 0 sends the measurements as its summary.
+
+    Raises:
+        ConfigError: the run directory asks for something impossible.
+    """
+    config, comm = meet(run_dir, rank, ranks, port, listener, threads, link.meeting)
+    task = MeasureTask(**read_json(run_dir / TASK))
+    parts: dict[str, Callable[[Rig, MeasureTask, MeetingLink], dict[str, Any]]] = {
+        "steps": steps,
+        "sums": sums,
+        "overlap": overlap,
+    }
+    measured = parts[task.part](Rig(config, comm), task, link)
+    comm.barrier(WORLD)
+    link.finish("finished", measured if rank == 0 else None, None)
+    comm.close()
+
+
+def steps(rig: "Rig", task: MeasureTask, link: MeetingLink) -> dict[str, Any]:
+    """Times of steps without sums, all ranks at once, the sizes in turn.
+
+    Returns seconds: `sizes` [rounds][sizes][ranks], the mean of a round's steps; `own` [ranks][steps] of
+    single steps of the run's own size; `own_forward` likewise their forward passes; `data` [ranks], the
+    median time to get a batch of the run's own data.
+    """
+    means = torch.zeros(task.rounds, len(task.sizes), dtype=torch.float64)
+    own, forward, data = [], [], []
+    for number in range(task.rounds):
+        for place in turned(len(task.sizes), number):
+            size = task.sizes[place]
+            count = task.own_steps if size == task.own else task.steps
+            rig.step(size)  # the first of another size finds no memory that fits
+            took = [rig.step(size) for _ in range(count)]
+            means[number, place] = statistics.fmean(whole_s for whole_s, _, _ in took)
+            if size == task.own:
+                own += [whole_s for whole_s, _, _ in took]
+                forward += [forward_s for _, forward_s, _ in took]
+                data.append(rig.next_batch_s())
+        link.progress(step=number + 1, steps=task.rounds)
+    single = _doubles([*own, *forward, statistics.median(data)])
+    everybody = rig.gather(torch.cat([means.flatten(), single]))  # [ranks, all of it]
+    wide = means.numel()
+    by_size = everybody[:, :wide].view(-1, *means.shape)  # [ranks, rounds, sizes]
+    return {
+        "sizes": by_size.permute(1, 2, 0).tolist(),
+        "own": everybody[:, wide : wide + len(own)].tolist(),
+        "own_forward": everybody[:, wide + len(own) : -1].tolist(),
+        "data": everybody[:, -1].tolist(),
+        "device": torch.cuda.get_device_name(device) if (device := rig.comm.device).type == "cuda" else None,
+    }
+
+
+def sums(rig: "Rig", task: MeasureTask, link: MeetingLink) -> dict[str, Any]:
+    """All-reduces of each payload, each after a step of the run's own size, as in training.
+
+    Then sockets and caches are cold. Returns seconds: `sums` [rounds][payloads].
+    """
+    tensors = [torch.zeros(payload // 4, device=rig.comm.device) for payload in task.payloads]
+    for tensor in tensors:
+        rig.sum(tensor)
+    stamps = []
+    for number in range(task.rounds):
+        for tensor in tensors:
+            rig.step(task.own)
+            stamps.append(rig.sum(tensor))
+        link.progress(step=number + 1, steps=task.rounds)
+    return {"sums": rig.lasted(stamps).view(task.rounds, len(tensors)).tolist()}
+
+
+def overlap(rig: "Rig", task: MeasureTask, link: MeetingLink) -> dict[str, Any]:
+    """The run's own step without sums, DDP's sums without a step, and DDP's step, in turn.
+
+    Returns seconds: `alone`, `ddp`, [rounds][2], the mean over ranks of the forward pass and of forward and
+    backward up to the last gradient; `sums` [rounds][buckets], first bucket first; `ready` [buckets], the
+    share of the backward pass after which each is there.
+    """
+    buckets, ready = rig.buckets()
+    rig.step(task.own, averaged=True)
+    alone, ddp, stamps = [], [], []
+    for number in range(task.rounds):
+        alone.append(rig.step(task.own))
+        stamps += [rig.sum(bucket) for bucket in buckets]
+        ddp.append(rig.step(task.own, averaged=True))
+        link.progress(step=number + 1, steps=task.rounds)
+    passes = [[forward_s, compute_s] for _, forward_s, compute_s in [*alone, *ddp]]
+    everybody = rig.gather(_doubles(passes).flatten())
+    means = everybody.mean(0).view(2, task.rounds, 2)
+    return {
+        "alone": means[0].tolist(),
+        "ddp": means[1].tolist(),
+        "sums": rig.lasted(stamps).view(task.rounds, len(buckets)).tolist(),
+        "ready": ready,
+    }
+
+
+class Rig:
+    """One rank that takes steps of any size, with or without its gradients averaged, and sums tensors."""
+
+    def __init__(self, config: RunConfig, comm: TorchCommunicator) -> None:
+        self.comm = comm
+        self._config = config
+        self._samples = 0
+        self._noise: dict[int, tuple[Tensor, Tensor]] = {}
+        config = dataclasses.replace(
+            config,
+            strategy_class=Apart,
+            optimizer=dataclasses.replace(config.optimizer, lr=_STILL),  # pyright: ignore[reportArgumentType] (by contract)
+            train=endless(config.train),
+        )
+        real = Backend(
+            "calibrate",
+            comm,
+            lambda model, loss: TorchReplica(model, loss, comm),
+            comm.device,
+            common_clock=True,
+        )
+        context = TrainContext(config, real, config.dataset.load(), Recorded(), None)
+        self._loop = Trainer(context)
+        context.prepare()
+        self._loop.begin(None)
+        context.share()
+        self._real, self._noisy = real, dataclasses.replace(real, make_batch=self._batch)
+        averaging = context.replica.averaging
+        self._averaging = {True: averaging, False: dataclasses.replace(averaging, group=None)}
+        # DDP rebuilds its buckets, with all ranks, in the second forward pass of its life.
+        self.step(context.batch_order.first_sizes()[comm.rank], averaged=True)
+
+    def step(self, samples: int, *, averaged: bool = False) -> tuple[float, float, float]:
+        """One step of the train loop on noise, once all ranks are here.
+
+        Returns seconds of the whole step, of its forward pass, of forward and backward without waiting.
+        """
+        context, comm = self._loop.context, self.comm
+        self._samples = samples
+        if samples not in self._noise:
+            assert context.replica.noise is not None, "the context gives noise to measure with"
+            self._noise[samples] = context.replica.noise(samples)
+        context.backend = self._noisy
+        context.replica.averaging = self._averaging[averaged]
+        comm.barrier(WORLD)
+        comm.traffic.clear_stamps()
+        began = comm.now()
+        self._loop.step()
+        self._loop.after_step()
+        replica = context.replica
+        replica.wait_pending()
+        self.comm.synchronise()
+        took = comm.now() - began
+        return took / 1e9, replica.forward_ns / 1e9, replica.compute_ns / 1e9
+
+    def next_batch_s(self) -> float:
+        """Seconds to get the run's next batch of its own data, after a step as in training."""
+        context = self._loop.context
+        context.backend = self._real
+        context.progress.samples_of_rank = context.batch_order.sizes(context.progress)
+        began = self.comm.now()
+        context.next_batch()
+        self.comm.synchronise()
+        return (self.comm.now() - began) / 1e9
+
+    def sum(self, tensor: Tensor) -> tuple[int, int]:
+        """All-reduce `tensor` over all ranks; nanoseconds when this rank entered and left."""
+        began = self.comm.now()
+        self.comm.all_reduce(tensor, WORLD, channel="gradients").wait()
+        self.comm.synchronise()
+        return began, self.comm.now()
+
+    def lasted(self, stamps: list[tuple[int, int]]) -> Tensor:
+        """Seconds of each collective: from the last rank's entry to the last rank's leave."""
+        of_rank = torch.tensor(stamps, dtype=torch.int64)
+        everybody = self.gather(of_rank.flatten()).view(-1, len(stamps), 2)
+        return (everybody[:, :, 1].amax(0) - everybody[:, :, 0].amax(0)).double() / 1e9
+
+    def buckets(self) -> tuple[list[Tensor], list[float]]:
+        """Tensors as large as DDP's buckets of this model, and the share of backward that each waits for."""
+        config, context = self._config, self._loop.context
+        spec = InputSpec(*context.data.shape, context.data.classes)
+        profile = timing_only.profile_of(config, spec)
+        dtype = DTYPES[config.train.precision]
+        buckets = profile.buckets(dtype.itemsize, config.strategy.bucket_mib)
+        sizes = [sum(profile.numels[first:last]) for first, last in buckets]
+        tensors = [torch.zeros(size, dtype=dtype, device=self.comm.device) for size in sizes]
+        return tensors, [profile.ready[first] for first, _ in buckets]
+
+    def gather(self, vector: Tensor) -> Tensor:
+        """All ranks' vectors [k] as [R, k]."""
+        return self.comm.gather(vector)
+
+    def _batch(self, sizes: tuple[int, ...]) -> Batch:
+        return Batch(*self._noise[self._samples], (self._samples,) * len(sizes))
+
+
+def endless(train: TrainConfig) -> TrainConfig:
+    """Training without end, evaluation, checkpoint and progress, so that only steps are left of it."""
+    return dataclasses.replace(
+        train,
+        epochs=10**6,
+        max_steps=None,
+        max_seconds=None,
+        target=None,
+        stop="budget",
+        eval_every_samples=NEVER,
+        eval_mode="inline",
+        checkpoint_every_samples=None,
+    )
+
+
+def turned(sizes: int, number: int) -> list[int]:
+    """The places of the sizes, beginning with another one in each round: none always follows the pause."""
+    return [(number + place) % sizes for place in range(sizes)]
+
+
+def _doubles(values: Any) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)

@@ -1,0 +1,102 @@
+"""Page cache of a file: which share of it is cached, dropping it, and reading it in."""
+
+import ctypes
+import math
+import mmap
+import os
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...datasets.packed.packed_format import located
+
+MAPPED_BYTES = 2**30  # at once: a private map of more than there is memory may be refused
+READ_BYTES = 2**22
+ALLOWED = 0.02  # share of the pages that may be in another state than configured
+
+
+def drop(path: Path) -> float | None:
+    """Drop the pages of a file from the cache; returns the share of them that is still cached.
+
+    None where the system cannot drop them or does not report them. Pages that a process has mapped stay, and
+    those of a file in memory (tmpfs).
+    """
+    if not hasattr(os, "posix_fadvise"):
+        return None
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)  # a page that is not on the disk yet cannot be dropped
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    except OSError as error:
+        raise located(error, path) from error
+    finally:
+        os.close(descriptor)
+    return cached(path)
+
+
+def read_in(path: Path) -> float | None:
+    """Read all of a file; returns the share of its pages that is in the cache then, as `cached` does."""
+    into = bytearray(READ_BYTES)
+    with open(path, "rb", buffering=0) as file:
+        try:
+            while file.readinto(into):
+                pass
+        except OSError as error:
+            raise located(error, path, file.tell()) from error
+    return cached(path)
+
+
+def cached(path: Path) -> float | None:
+    """The share of a file's pages that is in the cache; None where the system does not report it.
+
+    Linux reports it of files that the user owns or may write to; all pages of others are reported as cached.
+    """
+    if not hasattr(os, "posix_fadvise"):  # the call means something else on other systems
+        return None
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        stat = os.fstat(descriptor)
+        if os.geteuid() not in (0, stat.st_uid) and not os.access(path, os.W_OK):
+            return None
+        resident = pages = 0
+        for begin in range(0, stat.st_size, MAPPED_BYTES):
+            states = _states(descriptor, begin, min(MAPPED_BYTES, stat.st_size - begin))
+            if states is None:
+                return None
+            resident += int(np.count_nonzero(states & 1))
+            pages += len(states)
+        return resident / pages if pages else None
+    finally:
+        os.close(descriptor)
+
+
+def remark(*, cold: bool, warm: bool, lacking: float) -> str | None:
+    """A label of a run whose cache was not as it was asked for when training began; None where it was.
+
+    lacking: the share of the file's pages that was not; NaN where the system does not report it.
+    """
+    if lacking <= ALLOWED or not (cold or warm):
+        return None
+    asked, began = f"reader.{'cold' if cold else 'warm'}=true", "the system's cache when training began"
+    if math.isnan(lacking):
+        return f"{asked}: not known: the system does not tell what of the packed file was in {began}"
+    were = "were" if cold else "were not"
+    return f"{asked}: it was not so: {lacking:.0%} of the packed file's pages {were} in {began}"
+
+
+def _states(descriptor: int, begin: int, size: int) -> NDArray[np.uint8] | None:
+    """A number for each page of a part of a file, odd where it is in the cache; None if the call fails."""
+    try:  # a private copy is the only kind of map whose address Python gives away; nothing is copied
+        memory = mmap.mmap(descriptor, size, access=mmap.ACCESS_COPY, offset=begin)
+    except OSError:  # there are file systems that map nothing
+        return None
+    with memory:
+        states = np.empty(-(-size // mmap.PAGESIZE), dtype=np.uint8)
+        start = ctypes.c_char.from_buffer(memory)
+        try:
+            address, into = ctypes.c_void_p(ctypes.addressof(start)), ctypes.c_void_p(states.ctypes.data)
+            failed = ctypes.CDLL(None).mincore(address, ctypes.c_size_t(size), into)
+        finally:
+            del start
+    return None if failed else states

@@ -1,0 +1,292 @@
+"""Welch's t intervals of ratios of geometric mean times and of differences of means, and Holm's correction.
+
+scipy's `ttest_ind` gives the same interval for plain samples (a test compares them). It takes no lower limit
+of a variance, no scatter of zero, no planned number of runs and no arrays of variances, so the formula is
+here. Source: docs/method.md, "Statistics of ratios".
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from scipy.special import stdtr, stdtrit
+
+from ....strategies.errors import ConfigError, at_least, within
+
+LEVEL = 0.95  # `study.level`
+FEWEST_RUNS = 3  # fewer give no ratio at all
+SIGNIFICANT = 0.05  # of the Holm-adjusted p
+_LARGEST_EXPONENT = 700.0  # beyond it exp() is infinite for all that a report could print
+Side = Literal["", "≥", "≤"]
+
+
+def t_limit(level: float, df: Any) -> Any:
+    """The t quantile at which a two-sided interval of `level` ends; `df`: number or array."""
+    if not 0.0 < level < 1.0:
+        raise ConfigError(f"level={level}: must be above 0 and below 1")
+    return stdtrit(df, 0.5 + 0.5 * level)
+
+
+def error_of(variances: Sequence[Any], counts: Sequence[int]) -> tuple[Any, Any]:
+    """Standard error and Welch-Satterthwaite degrees of freedom of a sum of independent means.
+
+    `variances`: of single runs, unbiased, one entry (number or array of studies) per mean; `counts`: runs
+    behind each. One entry alone gives n - 1 degrees of freedom. With no variance anywhere, or an infinite
+    one, they are the sum of n - 1, which then decides nothing.
+    """
+    parts = [np.asarray(v, dtype=np.float64) / n for v, n in zip(variances, counts, strict=True)]
+    total = sum(parts[1:], start=parts[0])
+    usable = (total > 0) & np.isfinite(total)
+    # Shares of the whole, so that the squares of tiny variances do not vanish.
+    whole = np.where(usable, total, 1.0)
+    pairs = list(zip(parts, counts, strict=True))
+    inverse_df = sum(np.where(usable, part / whole, 0.0) ** 2 / (n - 1) for part, n in pairs)
+    df = np.where(usable, 1.0 / np.where(usable, inverse_df, 1.0), float(sum(n - 1 for n in counts)))
+    return np.sqrt(total), df
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The closed interval [low, high]; -inf, 0 (of a ratio) or inf where an end is not known.
+
+    Raises ConfigError if `low` is above `high` or either is NaN.
+    """
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not self.low <= self.high:
+            raise ConfigError(f"interval [{self.low}, {self.high}]: the ends must be in order, and numbers")
+
+    def holds(self, value: float) -> bool:
+        """Whether `value` lies in the interval, ends included."""
+        return self.low <= value <= self.high
+
+    def exponential(self) -> "Interval":
+        """The interval of exp(x) for an interval of x."""
+        return Interval(exponential(self.low), exponential(self.high))
+
+
+def exponential(value: float) -> float:
+    """exp(value), infinite where a float could not hold it."""
+    return math.exp(value) if value < _LARGEST_EXPONENT else math.inf
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A mean or a difference of means, and what its interval is made of.
+
+    `variances`: of single runs, one of each mean, in the squared unit of `difference`. `counts`: the runs
+    behind each of them, 2 or more. `level`: of the interval.
+    """
+
+    difference: float
+    variances: tuple[float, ...]
+    counts: tuple[int, ...]
+    level: float = LEVEL
+
+    def __post_init__(self) -> None:
+        for runs in self.counts:
+            at_least("runs", runs, 2)
+
+    @property
+    def error(self) -> float:
+        """The standard error of `difference`."""
+        return float(error_of(self.variances, self.counts)[0])
+
+    @property
+    def df(self) -> float:
+        """Degrees of freedom of the interval (Welch-Satterthwaite)."""
+        return float(error_of(self.variances, self.counts)[1])
+
+    @property
+    def interval(self) -> Interval:
+        """difference ± t·error, two-sided. Raises ConfigError for a level outside (0, 1)."""
+        half = float(t_limit(self.level, self.df)) * self.error
+        return Interval(self.difference - half, self.difference + half)
+
+    @property
+    def p_not_above_0(self) -> float:
+        """One-sided p of "the true difference is at most 0": small means that it is above."""
+        error = self.error
+        if error == 0:
+            return 0.0 if self.difference > 0 else 1.0
+        return float(stdtr(self.df, -self.difference / error))
+
+    def with_runs(self, runs: int) -> Interval:
+        """The interval that `runs` runs on each side would give if difference and spread stayed."""
+        return replace(self, counts=(runs,) * len(self.counts)).interval
+
+
+def welch_difference(
+    first: Sequence[float],
+    second: Sequence[float],
+    *,
+    least: tuple[float, float] = (0.0, 0.0),
+    level: float = LEVEL,
+) -> Estimate:
+    """mean(first) - mean(second) of independent runs; `least`: lower limit of each side's variance.
+
+    Raises ConfigError for fewer than 2 values on a side or one that is not finite.
+    """
+    sides = [_finite(first), _finite(second)]
+    return Estimate(
+        difference=float(sides[0].mean() - sides[1].mean()),
+        variances=tuple(max(float(side.var(ddof=1)), low) for side, low in zip(sides, least, strict=True)),
+        counts=tuple(len(side) for side in sides),
+        level=level,
+    )
+
+
+def mean_of(values: Sequence[float], *, level: float = LEVEL) -> Estimate:
+    """The mean of `values` with its t interval. Raises ConfigError as `welch_difference` does."""
+    array = _finite(values)
+    return Estimate(
+        difference=float(array.mean()),
+        variances=(float(array.var(ddof=1)),),
+        counts=(len(array),),
+        level=level,
+    )
+
+
+def _finite(values: Sequence[float]) -> Any:
+    array = np.asarray(values, dtype=np.float64)
+    if len(array) < 2 or not np.isfinite(array).all():
+        raise ConfigError(f"runs={list(values)}: must be 2 or more finite numbers")
+    return array
+
+
+@dataclass(frozen=True)
+class Times:
+    """The times of one arm in seconds (or any positive number per run: samples, seconds a sample).
+
+    `log_widths`: for crossing times w = ln(t_j / t_(j-1)) of each run, the evaluation interval in which it
+    crossed, inf if its first evaluation met the target; empty for fixed work. Raises ConfigError for a time
+    that is not positive and finite, a negative width, or widths for some runs only.
+    """
+
+    seconds: tuple[float, ...]
+    log_widths: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        for value in self.seconds:
+            if not (value > 0 and math.isfinite(value)):
+                raise ConfigError(f"seconds={value}: must be above 0 and finite")
+        for width in self.log_widths:
+            if not width >= 0:
+                raise ConfigError(f"log_widths={width}: must be >= 0")
+        if self.log_widths and len(self.log_widths) != len(self.seconds):
+            raise ConfigError(
+                f"log_widths: {len(self.log_widths)} for {len(self.seconds)} runs; give one for each, or none"
+            )
+
+    @property
+    def logs(self) -> list[float]:
+        """ln of the times."""
+        return [math.log(value) for value in self.seconds]
+
+    @property
+    def grid_variance(self) -> float:
+        """Mean of w²/12, the variance that the evaluation grid alone puts into ln T; 0 for fixed work."""
+        if not self.log_widths:
+            return 0.0
+        return math.fsum(width**2 / 12 for width in self.log_widths) / len(self.log_widths)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ratio:
+    """Time of the baseline over time of the arm: above 1 the arm is faster.
+
+    `estimate`: the difference of the logarithms. `side`: "≥" if runs of the baseline missed the target and
+    count at the budget, so that the upper end is not known; "≤" if runs of the arm did.
+    """
+
+    estimate: Estimate
+    side: Side = ""
+
+    @property
+    def point(self) -> float:
+        """The ratio of geometric means."""
+        return exponential(self.estimate.difference)
+
+    @property
+    def interval(self) -> Interval:
+        """Of the true ratio, without the end that censored runs leave unknown."""
+        return self._without_unknown_end(self.estimate.interval)
+
+    @property
+    def low(self) -> float:
+        return self.interval.low
+
+    @property
+    def high(self) -> float:
+        return self.interval.high
+
+    @property
+    def p_no_gain(self) -> float:
+        """One-sided p of "the true ratio is at most 1"; 1 where only an upper bound is known."""
+        return 1.0 if self.side == "≤" else self.estimate.p_not_above_0
+
+    def with_runs(self, runs: int) -> Interval:
+        """The interval that `runs` runs of each arm would give if point and spread stayed as they are."""
+        return self._without_unknown_end(self.estimate.with_runs(runs))
+
+    def _without_unknown_end(self, logs: Interval) -> Interval:
+        ends = logs.exponential()
+        return Interval(
+            0.0 if self.side == "≤" else ends.low,
+            math.inf if self.side == "≥" else ends.high,
+        )
+
+
+def welch(base: Times, arm: Times, *, level: float = LEVEL, side: Side = "") -> Ratio | None:
+    """exp(mean ln T_base - mean ln T_arm) with the Welch interval on ln T; None below 3 runs on a side.
+
+    Each variance is at least the grid variance of its side, so that equal crossings never give an interval of
+    no width. `side`: see `Ratio`; `reached.compare` sets it.
+    """
+    if min(len(base.seconds), len(arm.seconds)) < FEWEST_RUNS:
+        return None
+    least = (base.grid_variance, arm.grid_variance)
+    return Ratio(estimate=welch_difference(base.logs, arm.logs, least=least, level=level), side=side)
+
+
+def holm(p_values: Sequence[float]) -> tuple[float, ...]:
+    """Holm-adjusted p values, in the order given: of k comparisons with one baseline, for "no gain".
+
+    Raises ConfigError for a p outside [0, 1].
+    """
+    for p in p_values:
+        within("p", p, 0.0, 1.0)
+    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
+    adjusted = [0.0] * len(p_values)
+    largest = 0.0
+    for place, index in enumerate(order):
+        largest = max(largest, min(1.0, (len(order) - place) * p_values[index]))
+        adjusted[index] = largest
+    return tuple(adjusted)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regret:
+    """T_default / T_tuned - 1 on scored seeds, as a share; no `interval` below 3 runs on a side.
+
+    Large in one arm only: the default settings decided between the arms. Source: docs/method.md, "Tuning and
+    pilot".
+    """
+
+    point: float
+    interval: Interval | None
+
+
+def regret(default: Times, tuned: Times, *, level: float = LEVEL) -> Regret:
+    """The regret of an arm's default settings. Raises ConfigError without a run on either side."""
+    if not default.seconds or not tuned.seconds:
+        raise ConfigError("default or tuned has no runs: regret needs both on scored seeds")
+    means = [sum(times.logs) / len(times.logs) for times in (default, tuned)]
+    ratio = welch(default, tuned, level=level)
+    interval = None if ratio is None else Interval(ratio.low - 1, ratio.high - 1)
+    return Regret(point=exponential(means[0] - means[1]) - 1, interval=interval)

@@ -1,0 +1,214 @@
+"""The packed file of a training split: writing it, and opening it with checks."""
+
+import contextlib
+import dataclasses
+import glob
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...datasets.atomic_files import locked
+from ...datasets.data import Data
+from ...datasets.dataset import Dataset, Tell
+from ...datasets.packed.packed_file import Packed, Writer
+from ...datasets.packed.packed_format import MAGIC, DamagedFile, Description
+from ...datasets.packed.readers import CHUNK_BYTES
+from ...datasets.packed.record_codec import RecordCodec, codec_of
+from ...datasets.packed.record_order import chunks, records_of, shuffled
+from ...strategies.errors import ConfigError, MachineError
+from ..config.reader_config import PackedReader, ReaderConfig, path_of
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class PackedSet:
+    """An open packed file of the samples of a split. order: int64 [n], which sample each record is."""
+
+    packed: Packed
+    codec: RecordCodec
+    order: Tensor
+
+    def about(self) -> dict[str, Any]:
+        """For records: what the file is."""
+        description = self.packed.description
+        return {
+            "path": str(self.packed.path),
+            "records": len(self.packed),
+            "bytes": self.packed.start_of(len(self.packed)),
+            "encoding": description.encoding,
+            "shuffle_seed": description.shuffle_seed,
+            "source": description.source,
+            "made": description.made,
+        }
+
+
+def open_set(dataset: Dataset, reader: PackedReader, data: Data) -> PackedSet:
+    """The packed file of `data`, which is `dataset` as loaded.
+
+    Raises ConfigError: there is none, it is damaged, or it is of other samples; MachineError: unreadable.
+    """
+    packed = _opened(dataset, reader)
+    try:
+        codec = _codec(data, reader)
+        wanted = _description(dataset, reader, data, codec)
+        _refuse(packed, _difference(packed, wanted, len(data.train)), dataset, reader)
+    except BaseException:
+        packed.close()
+        raise
+    return PackedSet(packed=packed, codec=codec, order=_order(data, reader))
+
+
+def look_at(dataset: Dataset, reader: PackedReader, nodes: int) -> None:
+    """Check a packed file without the data set: whether it exists, is whole, and has the configured order.
+
+    nodes: among which it is divided. Raises as `open_set` does.
+    """
+    with _opened(dataset, reader) as packed:
+        _refuse(packed, _other_order(packed, reader.shuffle_seed), dataset, reader)
+        reader.check(packed, nodes)
+
+
+def of_run(dataset: Dataset, reader: ReaderConfig, data: Data) -> PackedSet | None:
+    """As `open_set`; None for a run without a packed file."""
+    return open_set(dataset, reader, data) if isinstance(reader, PackedReader) else None
+
+
+def write_set(dataset: Dataset, reader: PackedReader, data: Data, tell: Tell) -> bool:
+    """Write the packed file of `data`, unless it is there and whole; returns whether it was written.
+
+    A file of the same data set and order that is damaged or has other samples is replaced; any other file is
+    kept. One process at a time writes, others wait. `tell` is called with the samples checked or written.
+    Raises ConfigError, ValueError and OSError that name what is wrong.
+    """
+    path, codec = path_of(dataset, reader), _codec(data, reader)
+    description, count = _description(dataset, reader, data, codec), len(data.train)
+    with locked(path.parent):
+        if (content := _other_content(path, description)) is not None:
+            raise ConfigError(f"{path}: {content}; delete it or take another reader.path")
+        with contextlib.suppress(ConfigError, DamagedFile), open_set(dataset, reader, data).packed as packed:
+            _check_records(packed, tell)
+            return False
+        for left in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):  # by a process that was killed
+            left.unlink()
+        with Writer(path, description, record_bytes=codec.record_bytes) as writer:
+            for done, index in enumerate(_order(data, reader).tolist(), start=1):
+                writer.add(*codec.sample(index))
+                tell(done, count)
+    return True
+
+
+def command(dataset: Dataset, reader: PackedReader) -> str:
+    """The command that makes the file."""
+    folder = dataset.folder()
+    words = ["daso-bench prepare", f"dataset={dataset.name}", f"reader={reader.name}"]
+    words += [f"dataset.root={folder}"] * (folder is not None)
+    words += [f"reader.path={reader.path}"] * bool(reader.path)
+    if reader.shuffle_seed != PackedReader.shuffle_seed:
+        words.append(f"reader.shuffle_seed={'null' if reader.shuffle_seed is None else reader.shuffle_seed}")
+    return f"{' '.join(words)} (and the run's other dataset keys)"
+
+
+def _opened(dataset: Dataset, reader: PackedReader) -> Packed:
+    """The open file, not compared with anything. Raises ConfigError or MachineError."""
+    path, again = path_of(dataset, reader), command(dataset, reader)
+    try:
+        return Packed(path, random_access=reader.random_access)
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"reader={reader.name}: there is no packed file {path}; make it: {again}"
+        ) from error
+    except DamagedFile as error:
+        raise ConfigError(f"{error}: {again}") from error
+    except OSError as error:
+        raise MachineError(f"reader={reader.name}: {path} cannot be read: {error}") from error
+
+
+def _refuse(packed: Packed, difference: str | None, dataset: Any, reader: PackedReader) -> None:
+    if difference is not None:
+        raise ConfigError(f"{packed.path}: {difference}; make the file again: {command(dataset, reader)}")
+
+
+def _other_content(path: Path, wanted: Description) -> str | None:
+    """What a new file at `path` would overwrite, in words.
+
+    None where `path` is free, empty, or a packed file (also a damaged one) of `wanted`'s data set and order.
+    """
+    if not path.exists():
+        return None
+    if not path.is_file():
+        return "is no regular file"
+    with path.open("rb") as file:
+        start = file.read(len(MAGIC))
+    if start and start != MAGIC:
+        return "is no packed file"
+    try:
+        with Packed(path) as packed:
+            held = packed.description
+    except DamagedFile:
+        return None
+    if (held.name, held.shuffle_seed) == (wanted.name, wanted.shuffle_seed):
+        return None
+    return (
+        f"holds the packed file of {held.name} with shuffle_seed {held.shuffle_seed}, and this one would "
+        f"be of {wanted.name} with {wanted.shuffle_seed}"
+    )
+
+
+def _check_records(packed: Packed, tell: Tell) -> None:
+    """Read all records. Raises DamagedFile for the first that differs from what was written."""
+    for run in chunks(packed.starts(), CHUNK_BYTES):
+        content = memoryview(bytearray(packed.size_of(run.start, len(run))))
+        packed.read(run.start, len(run), content)
+        packed.check(records_of([run]), content)
+        tell(run.stop, len(packed))
+
+
+def _codec(data: Data, reader: PackedReader) -> RecordCodec:
+    try:
+        return codec_of(data.train)
+    except ValueError as error:
+        raise ConfigError(f"reader={reader.name}: {data.name} {error}") from error
+
+
+def _order(data: Data, reader: PackedReader) -> Tensor:
+    return torch.from_numpy(shuffled(len(data.train), reader.shuffle_seed))
+
+
+def _description(dataset: Dataset, reader: PackedReader, data: Data, codec: RecordCodec) -> Description:
+    source = hashlib.blake2b(codec.digest(dataset.fingerprint()), digest_size=16)
+    source.update(_order(data, reader).numpy().data)
+    return Description(
+        name=data.name,
+        classes=data.classes,
+        shape=data.shape,
+        encoding=codec.encoding,
+        made=f"training split of {data.name}, daso-bench prepare, shuffle_seed={reader.shuffle_seed}",
+        source=source.hexdigest(),
+        shuffle_seed=reader.shuffle_seed,
+    )
+
+
+def _difference(packed: Packed, wanted: Description, samples: int) -> str | None:
+    """How a file differs from the wanted one, in words; None if it does not."""
+    held = packed.description
+    if held.name != wanted.name:
+        return f"holds {held.name}, and the data set is {wanted.name}"
+    if (difference := _other_order(packed, wanted.shuffle_seed)) is not None:
+        return difference
+    if len(packed) != samples:
+        return f"holds {len(packed)} samples, and the training split has {samples}"
+    if (held.encoding, held.classes) != (wanted.encoding, wanted.classes):
+        return (
+            f"holds {held.encoding} of {held.classes} classes, and the data set is {wanted.encoding} of "
+            f"{wanted.classes}"
+        )
+    if held.source != wanted.source:
+        return "holds other samples than the data set has now"
+    return None
+
+
+def _other_order(packed: Packed, wanted: int | None) -> str | None:
+    held = packed.description.shuffle_seed
+    return None if held == wanted else f"its order is that of shuffle_seed {held}, asked for is {wanted}"

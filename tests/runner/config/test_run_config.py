@@ -1,0 +1,364 @@
+"""`RunConfig`: round trip through config.yaml, the run id, and what is refused before a process starts."""
+
+import copy
+import dataclasses
+import re
+import sys
+import types
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import yaml
+
+from daso_bench.datasets.data import Data
+from daso_bench.datasets.dataset import Dataset
+from daso_bench.datasets.synthetic import Synthetic
+from daso_bench.models.spec import Model
+from daso_bench.runner.config import groups
+from daso_bench.runner.config import load as loading
+from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig, LinkConfig, LinksConfig
+from daso_bench.runner.config.compose import Composed
+from daso_bench.runner.config.launchers import LocalConfig, SimulatedConfig
+from daso_bench.runner.config.load import dump, from_composed, load, to_plain
+from daso_bench.runner.config.optimizers import Optimizer
+from daso_bench.runner.config.parts import RunInfo, StudyInfo, TrainConfig, check_trials
+from daso_bench.runner.config.run_config import RunConfig
+from daso_bench.runner.config.schedules import Schedule
+from daso_bench.runner.config.typed import typed
+from daso_bench.runner.records.seed_ranges import check_fair
+from daso_bench.strategies.base import Strategy
+from daso_bench.strategies.errors import ConfigError
+from daso_bench.strategies.progress import Plan
+from daso_bench.strategies.topology import Topology
+
+CONF = groups.CONF
+HARDWARE = {"links", "device", "failures_s", "validated_ranks"}
+HERE = Path("/somewhere/deep")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thing(Dataset, Model, Optimizer, Schedule):
+    """Stands for every part of a run."""
+
+    size: int = 3
+    root: str = ""
+
+    name: ClassVar[str] = "fake_parts"
+
+    def load(self) -> Data:
+        raise NotImplementedError
+
+    def folder(self) -> str:
+        return self.root
+
+    def build(self, *_: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride] (a model, an optimizer)
+        raise NotImplementedError
+
+    def factor(self, before: int, after: int, total_samples: int, samples_per_epoch: int) -> float:
+        return 1.0
+
+
+class Fake(Strategy):
+    __qualname__ = "Strategy"
+
+    checked: ClassVar[list[tuple[Any, Plan]]] = []
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config:
+        sync_every: int = 4
+
+    @classmethod
+    def check(cls, config: Any, plan: Plan) -> None:
+        cls.checked.append((config, plan))
+        if not plan.topology.uniform:
+            raise ConfigError("strategy: needs equal nodes")
+
+    def setup(self, replica: Any, comm: Any, progress: Any) -> None:
+        raise NotImplementedError
+
+
+@pytest.fixture(autouse=True)
+def parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module `fake_parts` for `_target_`."""
+    module = types.ModuleType("fake_parts")
+    for name, kind in ("Thing", Thing), ("Strategy", Fake):
+        monkeypatch.setattr(kind, "__module__", "fake_parts")
+        setattr(module, name, kind)
+    monkeypatch.setitem(sys.modules, "fake_parts", module)
+    Fake.checked.clear()
+
+
+def tree(**changes: Any) -> dict[str, Any]:
+    """A composed configuration; a key such as `train__epochs` changes a value."""
+    made = groups.primary()
+    composed: dict[str, Any] = {
+        key: copy.deepcopy(made[key]) for key in ("seed", "results_dir", "study", "run", "train")
+    }
+    composed["strategy"] = {"_target_": "fake_parts.Strategy", "sync_every": 4}
+    for group in ("model", "dataset", "optimizer", "schedule"):
+        composed[group] = {"_target_": "fake_parts.Thing"}
+    for group, choice in (("reader", "none"), ("cluster", "laptop"), ("launcher", "local")):
+        composed[group] = yaml.safe_load((groups.CONF / group / f"{choice}.yaml").read_text())
+    for key, value in changes.items():
+        *path, last = key.split("__")
+        node = composed
+        for name in path:
+            node = node[name]
+        node[last] = value
+    return composed
+
+
+def config(**changes: Any) -> RunConfig:
+    return from_composed(tree(**changes), HERE)
+
+
+def test_every_default_of_the_yaml_is_the_default_of_the_class() -> None:
+    made = config()
+    assert made.train == TrainConfig()
+    assert made.run == RunInfo()
+    assert made.study == StudyInfo()
+    assert made.cluster == ClusterConfig()
+    assert made.launcher == LocalConfig()
+
+
+def test_yaml_keys_are_the_fields() -> None:
+    composed = tree()
+    for group, kind in [
+        ("train", TrainConfig),
+        ("run", RunInfo),
+        ("study", StudyInfo),
+        ("cluster", ClusterConfig),
+        ("launcher", LocalConfig),
+    ]:
+        names = [field.name for field in dataclasses.fields(kind)]
+        shown = [n for n in composed[group] if n != "device"]
+        assert shown == [n for n in names if n not in HARDWARE]
+    assert composed["cluster"]["device"] == {"kind": ""}, "real ranks can be told one"
+
+
+@pytest.mark.parametrize("path", sorted((CONF / "cluster").glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_cluster_describes_all_of_its_hardware_or_none(path: Path) -> None:
+    given = yaml.safe_load(path.read_text("utf-8"))
+    if not (HARDWARE - {"device"}) & given.keys():
+        assert given["device"] == {"kind": ""}, "of a real machine only the kind can be told"
+        return
+    cluster = typed(ClusterConfig, given, "cluster")
+    cluster.check_virtual()
+    wanted = dataclasses.asdict(cluster)
+    assert given.keys() == wanted.keys()
+    assert given["links"].keys() == wanted["links"].keys()
+    assert given["links"]["inter"].keys() == given["links"]["intra"].keys() == wanted["links"]["intra"].keys()
+    assert given["device"].keys() == wanted["device"].keys()
+
+
+def test_the_round_trip_through_config_yaml_is_equal(tmp_path: Path) -> None:
+    for text in ("Zürich #1", "1e3", "lr=0.1", "12:30:00", "yes", "null", "${oops", "a\nb", "  "):
+        made = config(run__tag=text, run__name=text, train__target=0.95, cluster__ranks_per_node=[3, 3])
+        file = tmp_path / "config.yaml"
+        file.write_text(dump(made), "utf-8")
+        again = load(file)
+        assert again == made
+        assert again.run.tag == text
+        assert yaml.safe_load(file.read_text("utf-8"))["run"]["id"] == made.run_id
+        assert again.run_id == made.run_id
+
+
+def test_load_refuses_what_is_no_run(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    for text in ("", "a: [", "just text", "run: 3"):
+        file.write_text(text)
+        with pytest.raises(ConfigError, match=re.escape(str(file))):
+            load(file)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load(tmp_path / "missing.yaml")
+
+
+def test_relative_paths_count_from_where_the_command_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    made = config(results_dir="../out", dataset__root="../imgs")
+    assert made.results_dir == Path("/somewhere/out")
+    assert made.dataset.folder() == "/somewhere/imgs"
+    assert config(dataset__root="~/imgs").dataset.folder() == "/home/ada/imgs"
+    assert config(results_dir="/abs/x").results_dir == Path("/abs/x")
+    assert config(dataset__root="").dataset.folder() == ""
+
+
+DECIDES = {
+    "seed": 1,
+    "run__arm": "b",
+    "run__repeat": 1,
+    "strategy__sync_every": 5,
+    "model__size": 4,
+    "dataset__size": 4,
+    "optimizer__size": 4,
+    "schedule__size": 4,
+    "cluster__nodes": 3,
+    "cluster__ranks_per_node": [1, 2],
+    "train__epochs": 13,
+    "train__target": 0.9,
+    "train__global_batch_size": 65,
+}
+DECIDES_NOT = {
+    "results_dir": "elsewhere",
+    "run__name": "x",
+    "run__tag": "x",
+    "study__name": "x",
+    "launcher__threads_per_rank": 2,
+    "launcher__stall_s": 1,
+    "launcher__port": 2000,
+    "launcher__allow_oversubscription": False,
+    "launcher__share_gpus": True,
+    "cluster__ranks_per_node": [2, 2],
+}
+
+
+def test_the_run_id_is_a_hash_of_what_decides_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(Fake, "check")
+    bare = config().run_id
+    assert re.fullmatch(r"fake_parts-fake_parts-fake_parts-s0-[0-9a-f]{8}", bare)
+    ids = [config(**{key: value}).run_id for key, value in DECIDES.items()]
+    assert len({bare, *ids}) == len(ids) + 1
+    assert {config(**{key: value}).run_id for key, value in DECIDES_NOT.items()} == {bare}
+
+
+def test_the_run_id_is_the_same_on_every_machine_and_day() -> None:
+    """A golden value: a change of it means that no finished run is recognised any more."""
+    assert config().run_id == "fake_parts-fake_parts-fake_parts-s0-17ac6320"
+
+
+def test_the_run_id_of_a_configuration_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep of thousands of runs asks for each of them in every step before its first."""
+    made, other = config(), config(seed=1)
+    ids = made.run_id, made.arm_id, other.run_id, other.arm_id
+    assert ids[0] != ids[2]
+    assert ids[1] == ids[3]
+    monkeypatch.setattr("daso_bench.runner.config.run_id.tree_of", lambda config: pytest.fail("once more"))
+    assert (made.run_id, made.arm_id, other.run_id, other.arm_id) == ids
+    assert made == dataclasses.replace(made), "what is kept is no part of what the run is"
+
+
+def test_the_strategy_is_asked_what_the_run_is_going_to_be() -> None:
+    made = config(cluster__nodes=3, train__epochs=5)
+    assert Fake.checked == [(made.strategy, Plan(Topology.of([2, 2, 2]), 5, 64))]
+    with pytest.raises(ConfigError, match="needs equal nodes"):
+        config(cluster__ranks_per_node=[3, 1])
+
+
+def test_steps_are_planned_where_the_data_set_tells_its_size() -> None:
+    made = dataclasses.replace(config(train__epochs=3), dataset=Synthetic(samples=1000))
+    assert (made.plan().steps_per_epoch, made.plan().steps) == (16, 48)
+    short = dataclasses.replace(made, train=dataclasses.replace(made.train, max_steps=20))
+    assert short.plan().steps == 20
+    with pytest.raises(ConfigError, match="training samples=3: must be at least"):
+        dataclasses.replace(made, dataset=Synthetic(samples=3))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train__global_batch_size": 3}, "train.global_batch_size=3: must be >= 4, the number of ranks"),
+        ({"train__epochs": 0}, "train.epochs=0: must be >= 1"),
+        ({"train__eval_phase": 2}, "train.eval_phase=2.0: must be between 0 and 1"),
+        ({"train__target": 95}, "train.target=95.0: must be above 0 and at most 1 (a share, 0.95 for 95 %)"),
+        ({"train__stop": "first"}, "train.stop=first: needs a train.target"),
+        ({"train__stop": "never"}, "train.stop=never: unknown; known: budget, confirmed, first"),
+        ({"train__precision": "fp61"}, "train.precision=fp61: unknown (did you mean 'fp64'?)"),
+        ({"train__checkpoint_every_samples": "often"}, "train.checkpoint_every_samples=often: must be auto"),
+        ({"launcher__threads_per_rank": "many"}, "launcher.threads_per_rank=many: must be auto or"),
+        ({"launcher__port": 70000}, "launcher.port=70000: must be between 1 and 65535"),
+        ({"launcher__name": "slrum"}, "launcher.name=slrum: unknown"),
+        ({"launcher__stall_s": 0}, "launcher.stall_s=0.0: must be > 0"),
+        ({"seed": "x"}, "seed=x: must be a whole number"),
+        ({"seed": -1}, "seed=-1: must be between 0 and"),
+        ({"study__name": "a/b"}, "study.name=a/b: must be the name of one folder"),
+        ({"run__repeat": -1}, "run.repeat=-1: must be >= 0"),
+        ({"strategy__foo": 1}, "strategy.foo: unknown key; known: strategy.sync_every"),
+        ({"train__foo": 1}, "train.foo: unknown key"),
+        ({"foo": 1}, "foo: unknown key"),
+        ({"train": 3}, "train=3: must hold keys and values"),
+        ({"strategy": None}, "strategy: must be given"),
+        (
+            {"strategy": {"_target_": "fake_parts.Thing"}},
+            "strategy._target_=fake_parts.Thing: must be a subclass of",
+        ),
+        (
+            {"model": {"_target_": "fake_parts.Nosuch"}},
+            "model._target_=fake_parts.Nosuch: cannot be imported",
+        ),
+    ],
+)
+def test_a_bad_request_is_one_clear_sentence(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config(**changes)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_to_plain_holds_builtin_values_only() -> None:
+    def kinds(value: Any) -> set[type]:
+        if isinstance(value, dict):
+            return set().union(*map(kinds, value.values()))
+        return set().union(*map(kinds, value)) if isinstance(value, list) else {type(value)}
+
+    assert kinds(to_plain(config())) <= {int, float, str, bool, type(None)}
+    assert to_plain(config())["cluster"] == {"nodes": 2, "ranks_per_node": [2, 2]}
+
+
+def test_a_trace_counts_by_what_it_holds_wherever_it_lies(tmp_path: Path) -> None:
+    def id_of(name: str, content: str) -> str:
+        path = tmp_path / name
+        path.write_text(content)
+        links = LinksConfig(intra=LinkConfig(rate_gbit=1.0), inter=LinkConfig(rate_gbit=1.0))
+        cluster = ClusterConfig(links=links, device=DeviceConfig(trace=str(path)))
+        return dataclasses.replace(config(), cluster=cluster, launcher=SimulatedConfig()).run_id
+
+    first = id_of("a.csv", "rank,step_s\n0,0.1\n")
+    assert id_of("b.csv", "rank,step_s\n0,0.1\n") == first
+    assert id_of("a.csv", "rank,step_s\n0,0.2\n") != first
+
+
+@pytest.mark.parametrize("count", [0, 2, 6])
+def test_other_numbers_of_trials_than_powers_of_two_are_refused(count: int):
+    with pytest.raises(ConfigError, match=f"study.tune_trials={count}: must be a power of two, 4 or more"):
+        check_trials(count)
+
+
+def test_unequal_trials_and_seeds_that_are_tuned_on_and_scored_are_refused():
+    check_fair({"ddp": 16, "daso": 16}, [1, 2], [3, 4])
+    with pytest.raises(ConfigError, match="ddp 16, daso 32; must be equal"):
+        check_fair({"ddp": 16, "daso": 32}, [1, 2], [3, 4])
+    with pytest.raises(ConfigError, match=r"seeds \[2\]"):
+        check_fair({"ddp": 16, "daso": 16}, [1, 2], [2, 3])
+
+
+def asked(monkeypatch: pytest.MonkeyPatch, trees: list[Any], check: Any) -> list[Any]:
+    """The requests for composed `trees`; an error in place of a tree did not compose."""
+    monkeypatch.setattr(loading, "from_composed", check)
+    jobs = [
+        Composed((), None, tree) if isinstance(tree, ConfigError) else Composed((), tree) for tree in trees
+    ]
+    monkeypatch.setattr(loading, "compose", lambda *_, **__: jobs)
+    return loading.requests([], sweep=True, cwd=HERE)
+
+
+def test_requests_are_checked_and_twins_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(text: str, cwd: Path) -> RunConfig:
+        if text == "bad":
+            raise ConfigError("train.epochs=0: must be >= 1")
+        return config(seed=int(text))
+
+    error = ConfigError("strategy=nosuch: unknown")
+    requests = asked(monkeypatch, ["0", "bad", error, "0", "1"], check)
+    assert [request.config is not None for request in requests] == [True, False, False, False, True]
+    assert str(requests[1].error) == "train.epochs=0: must be >= 1"
+    assert requests[2].error is error
+    assert "asked for twice; run.arm or run.repeat" in str(requests[3].error)
+
+
+def test_an_assumption_that_changes_nothing_is_refused_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = asked(
+        monkeypatch, ["", "rings"], lambda text, cwd: config(study__name="s", study__assumption=text)
+    )
+    assert "assumption 'rings' changes nothing against 'none' here: leave it out" in str(requests[1].error)

@@ -1,0 +1,266 @@
+"""Sweeps: the order is fair, what is done is skipped, and no failure stops or hides another."""
+
+import dataclasses
+import sys
+import types
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from daso_bench.datasets.data import Data
+from daso_bench.datasets.dataset import Dataset
+from daso_bench.models.spec import Model
+from daso_bench.runner.config.cluster import ClusterConfig
+from daso_bench.runner.config.launchers import LocalConfig, SimulatedConfig, SlurmConfig, TorchrunConfig
+from daso_bench.runner.config.load import Request, load
+from daso_bench.runner.config.optimizers import Optimizer
+from daso_bench.runner.config.parts import RunInfo, StudyInfo, TrainConfig
+from daso_bench.runner.config.run_config import RunConfig
+from daso_bench.runner.config.schedules import Schedule
+from daso_bench.runner.launch import local
+from daso_bench.runner.launch.launcher import launcher_of
+from daso_bench.runner.records.json_lines import write_json
+from daso_bench.runner.records.run_directory import Outcome, RunDirectory
+from daso_bench.runner.records.seed_ranges import SEEDS
+from daso_bench.runner.studies import run_plan
+from daso_bench.runner.studies.plan import PlannedRun, StudyPlan, plan_of
+from daso_bench.runner.studies.run_plan import exit_code, failures, run_all, run_one
+from daso_bench.strategies.base import Strategy
+from daso_bench.strategies.errors import ConfigError, MachineError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part(Dataset, Model, Optimizer, Schedule):
+    """Stands for every part of a run."""
+
+    kind: str = "a"
+
+    name: ClassVar[str] = "fake_parts"
+
+    def load(self) -> Data:
+        raise NotImplementedError
+
+    def build(self, *_: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride] (a model, an optimizer)
+        raise NotImplementedError
+
+    def factor(self, before: int, after: int, total_samples: int, samples_per_epoch: int) -> float:
+        return 1.0
+
+
+class Fake(Strategy):
+    Config = Part
+
+    def setup(self, replica: Any, comm: Any, progress: Any) -> None:
+        raise NotImplementedError
+
+
+@pytest.fixture(autouse=True)
+def parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("fake_parts")
+    for kind in (Part, Fake):
+        monkeypatch.setattr(kind, "__module__", "fake_parts")
+        setattr(module, kind.__name__, kind)
+    monkeypatch.setitem(sys.modules, "fake_parts", module)
+
+
+class World:
+    """Where the runs of a test go, and what happens to each arm when it is started."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.started: list[str] = []
+        self.said: list[str] = []
+        self.fate: dict[str, Any] = {}
+
+    def config(self, kind: str, seed: int = 0, repeat: int = 0) -> RunConfig:
+        return RunConfig(
+            strategy_class=Fake,
+            strategy=Part(kind=kind),
+            model=Part(),
+            dataset=Part(),
+            optimizer=Part(),
+            schedule=Part(),
+            cluster=ClusterConfig(),
+            launcher=LocalConfig(),
+            train=TrainConfig(),
+            seed=seed,
+            run=RunInfo(repeat=repeat),
+            study=StudyInfo(name="study"),
+            results_dir=self.root,
+        )
+
+    def requests(self, *kinds: str, seeds: int = 1) -> list[Request]:
+        return [
+            Request(words=(kind,), config=self.config(kind, seed)) for kind in kinds for seed in range(seeds)
+        ]
+
+    def start(self, directory: RunDirectory, config: RunConfig) -> Outcome:
+        self.started.append(f"{config.strategy.kind}{config.seed}")
+        ending = self.fate.get(config.strategy.kind, Outcome(status="finished"))
+        if isinstance(ending, Exception):
+            raise ending
+        directory.begin_attempt()
+        directory.end_attempt(ending.status, ending.reason)
+        return ending
+
+    def run(self, wanted: Sequence[Request], commit: str | None = None) -> list[run_plan.Result]:
+        return run_all(in_order(wanted), self.start, self.said.append, lambda: commit)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def in_order(wanted: Sequence[Request]) -> StudyPlan:
+    """The plan of what is wanted, in just that order."""
+    runs = [PlannedRun.of(request.config) for request in wanted if request.config]
+    return StudyPlan(runs=runs, refused=[request for request in wanted if request.config is None])
+
+
+def order(plan: StudyPlan) -> list[str]:
+    names = [f"{run.config.strategy.kind}{run.config.seed}" for run in plan.runs]
+    return names + ["refused" for _ in plan.refused]
+
+
+def test_the_order_of_the_arms_moves_on_from_block_to_block(world: World) -> None:
+    assert order(plan_of(world.requests("A", "B", "C", seeds=4))) == [
+        *("A0", "B0", "C0"),
+        *("B1", "C1", "A1"),
+        *("C2", "A2", "B2"),
+        *("A3", "B3", "C3"),
+    ]
+
+
+def test_the_order_moves_on_from_repeat_to_repeat_too(world: World) -> None:
+    wanted = [
+        Request(words=(), config=world.config(kind, repeat=repeat)) for kind in "AB" for repeat in (0, 1)
+    ]
+    runs = [(run.config.strategy.kind, run.config.run.repeat) for run in plan_of(wanted).runs]
+    assert runs == [("A", 0), ("B", 0), ("B", 1), ("A", 1)]
+
+
+def test_no_run_is_lost_whatever_its_seed_its_folder_or_its_phase(world: World) -> None:
+    one = world.config("A", seed=3)
+    late = dataclasses.replace(one, train=dataclasses.replace(one.train, eval_phase=0.5))
+    others = [
+        world.config("A", seed=3 + SEEDS),
+        late,
+        dataclasses.replace(one, results_dir=Path("/elsewhere")),
+    ]
+    wanted = [Request(words=(), config=config) for config in (one, *others)]
+    assert len(plan_of(wanted).runs) == len(wanted)
+
+
+def test_all_run_and_the_directories_hold_what_was_run(world: World) -> None:
+    plan = plan_of(world.requests("A", "B", seeds=2))
+    results = run_all(plan, world.start, world.said.append, lambda: None)
+    assert world.started == ["A0", "B0", "B1", "A1"]
+    assert exit_code(results) == 0
+    assert failures(results) == []
+    for result in results:
+        assert isinstance(result.request, PlannedRun)
+        assert load(result.request.path / "config.yaml") == result.request.config
+
+
+def test_repeating_a_sweep_runs_only_what_is_missing_or_failed(world: World) -> None:
+    wanted = world.requests("A", "B", "C")
+    world.fate = {"B": Outcome(status="failed", reason="rank 1 died", exit_code=1)}
+    assert exit_code(world.run(wanted[:2])) == 1
+    world.fate = {}
+    world.started.clear()
+    results = world.run(wanted)
+    assert world.started == ["B0", "C0"]
+    assert [result.outcome.status for result in results] == ["skipped", "finished", "finished"]
+    assert exit_code(results) == 0
+    assert any("skipped: finished already" in line for line in world.said)
+    assert any("goes on after an attempt that did not finish" in line for line in world.said)
+
+
+def test_a_skip_across_commits_says_so(world: World) -> None:
+    wanted = world.requests("A")
+    world.run(wanted)
+    assert wanted[0].path is not None
+    write_json(wanted[0].path / "environment.json", {"commit": "a" * 40})
+    world.run(wanted, commit="b" * 40)
+    assert "by commit aaaaaaaa and not the present bbbbbbbb" in world.said[-1]
+    world.run(wanted, commit="a" * 40)
+    assert "by commit" not in world.said[-1]
+
+
+def test_failures_stop_nobody_and_all_are_listed(world: World) -> None:
+    world.fate = {
+        "A": Outcome(status="failed", reason="rank 2: SIGKILL", exit_code=1),
+        "B": MachineError("launcher.port=80: taken"),
+        "D": Outcome(status="timed_out", reason="train.max_seconds", exit_code=1),
+    }
+    bad = Request(words=("strategy=nosuch",), error=ConfigError("strategy=nosuch: unknown"))
+    results = world.run([*world.requests("A", "B", "C", "D"), bad])
+    assert world.started == ["A0", "B0", "C0", "D0"]
+    assert [(result.outcome.status, result.outcome.reason) for result in failures(results)] == [
+        ("failed", "rank 2: SIGKILL"),
+        ("impossible", "launcher.port=80: taken"),
+        ("timed_out", "train.max_seconds"),
+        ("refused", "strategy=nosuch: unknown"),
+    ]
+    assert exit_code(results) == 1
+
+
+def test_the_exit_code_says_which_kind_of_failure_there_was(world: World) -> None:
+    refused = world.run([*world.requests("A"), Request(words=("x",), error=ConfigError("x"))])
+    assert exit_code(refused) == 2
+    world.fate = {"B": MachineError("no"), "C": Outcome(status="diverged", reason="loss is NaN", exit_code=1)}
+    assert exit_code(world.run(world.requests("B"))) == 3
+    diverged = world.run(world.requests("C"))
+    assert exit_code(diverged) == 0  # a result of its strategy
+    assert world.run(world.requests("C"))[0].outcome.status == "skipped"
+
+
+def test_an_interrupt_ends_the_sweep(world: World) -> None:
+    world.fate = {"B": Outcome(status="cancelled", reason="interrupted (SIGINT)", exit_code=130)}
+    results = world.run(world.requests("A", "B", "C", "D"))
+    assert world.started == ["A0", "B0"]
+    assert [result.outcome.status for result in results] == [
+        *("finished", "cancelled", "not started", "not started"),
+    ]
+    assert exit_code(results) == 130
+
+
+def test_a_run_that_is_being_run_elsewhere_is_refused_by_name(world: World) -> None:
+    wanted = world.requests("A", "B")
+    directory, _ = run_one(in_order(wanted).runs[0], lambda directory, config: Outcome(status="finished"))
+    with directory.lock():
+        results = world.run(wanted)
+    assert results[0].outcome.status == "refused"
+    assert "is being run by pid" in str(results[0].outcome.reason)
+    assert world.started == ["B0"]
+    assert exit_code(results) == 2
+
+
+def test_one_run_is_never_started_into_an_existing_one(world: World) -> None:
+    run = PlannedRun.of(world.config("A"))
+    directory, ending = run_one(run, world.start)
+    assert (directory.path, ending.status) == (run.path, "finished")
+    with pytest.raises(ConfigError, match="is finished already"):
+        run_one(run, world.start)
+    assert world.started == ["A0"]
+
+
+def test_more_ranks_than_cores_are_refused_where_not_allowed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "usable_cores", lambda: 3)
+    config = world.config("A")
+    strict = dataclasses.replace(config, launcher=LocalConfig(allow_oversubscription=False))
+    with pytest.raises(MachineError, match="4 ranks, only 3 usable cores"):
+        run_one(PlannedRun.of(strict), world.start)
+    assert world.run([Request(words=(), config=strict)])[0].outcome.status == "impossible"
+    run_one(PlannedRun.of(config), world.start)
+    assert world.started == ["A0"]
+    for elsewhere in (SimulatedConfig(), TorchrunConfig(), SlurmConfig()):
+        asked = dataclasses.replace(elsewhere, allow_oversubscription=False)
+        run: Any = types.SimpleNamespace(cluster=config.cluster, launcher=asked)
+        launcher_of(run).refuse(run)

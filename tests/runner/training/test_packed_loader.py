@@ -1,0 +1,238 @@
+"""Batches that are read are those by index in the reader's order, for ranks that share a reader too."""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from runs import Blobs
+
+from daso_bench.datasets.sampler import Sampler
+from daso_bench.runner.communication.traffic import CountedCommunicator
+from daso_bench.runner.config.reader_config import Block, ChunkedShuffle, NodeBatch, PackedReader, Strided
+from daso_bench.runner.training.loader import Images, Loader
+from daso_bench.runner.training.packed_loader import PackedLoader, ReaderOrder
+from daso_bench.runner.training.packed_set import PackedSet, open_set, write_set
+from daso_bench.strategies.base import Shares
+from daso_bench.strategies.errors import ConfigError
+from daso_bench.strategies.progress import Progress
+from daso_bench.strategies.topology import Topology
+
+DATA, EPOCHS, BATCH = Blobs(), 3, 20
+"""96 samples: 5 steps an epoch, the last of 16. Not changed at random: threads share torch's generator."""
+NODES = (3, 1)
+READERS: list[PackedReader] = [
+    Strided(),
+    Block(),
+    NodeBatch(),
+    NodeBatch(prefetch_batches=1),
+    ChunkedShuffle(chunk_mib=300 / 2**20, window_chunks=2),
+]
+
+
+class Together:
+    """What the ranks of a node, as threads, say to each other."""
+
+    def __init__(self, ranks: int) -> None:
+        self.barrier, self.said = threading.Barrier(ranks), ""
+
+
+class Rank:
+    """As much of a communicator as a loader uses."""
+
+    def __init__(self, rank: int, node: Together) -> None:
+        self.topology, self.rank = Topology.of(NODES), rank
+        self.node, self.local_rank = self.topology.node_of_rank[rank], self.topology.local_ranks[rank]
+        self._together = node
+
+    def broadcast_text(self, text: str, group: object) -> str:
+        if self.local_rank == 0:
+            self._together.said = text
+        self._together.barrier.wait(20)
+        return self._together.said
+
+    def barrier(self, group: object) -> None:
+        self._together.barrier.wait(20)
+
+
+@pytest.fixture
+def open_file(tmp_path: Path) -> Callable[[PackedReader], tuple[PackedReader, PackedSet]]:
+    """Opens the packed file of DATA for a reader."""
+
+    def opened(reader: PackedReader) -> tuple[PackedReader, PackedSet]:
+        reader = replace(reader, path=str(tmp_path / "blobs.packed"))
+        data = DATA.load()
+        write_set(DATA, reader, data, lambda done, total: None)
+        return reader, open_set(DATA, reader, data)
+
+    return opened
+
+
+def walk(order: ReaderOrder, loader: Loader, changes: dict[int, Shares], start: int = 0) -> list[Images]:
+    """The batches of all steps from `start` on; shares change before the epochs that `changes` names."""
+    progress = Progress(EPOCHS, order.sampler.steps_per_epoch)
+    progress.epoch, progress.batch = divmod(start, progress.steps_per_epoch)
+    order.shares = next((changes[e] for e in range(progress.epoch, -1, -1) if e in changes), None)
+    loaded = []
+    while progress.epoch < EPOCHS:
+        loaded.append(loader.next(progress))
+        if order.advance(progress):
+            progress.epoch, progress.batch = progress.epoch + 1, 0
+            if progress.epoch in changes:
+                order.shares = changes[progress.epoch]
+                loader.restart()
+    loader.close()
+    return loaded
+
+
+def of_rank(
+    rank: int, node: Together, reader: PackedReader, opened: PackedSet, changes: dict[int, Shares], start: int
+) -> tuple[list[Images], list[Images], PackedLoader]:
+    """What a rank reads, and what it takes by index in the same order."""
+
+    def order() -> ReaderOrder:
+        return ReaderOrder(Sampler(96, BATCH, 4, seed=1), rank, NODES, reader, opened, 9)
+
+    samples = DATA.load().train
+    reading = order()
+    loader = PackedLoader(reading, samples, 5, cast(CountedCommunicator, Rank(rank, node)))
+    loader.on_prepared(None, None)
+    loaded = walk(reading, loader, changes, start)
+    by_index = order()
+    return loaded, walk(by_index, Loader(samples, by_index, 5), changes, start), loader
+
+
+def all_ranks(
+    reader: PackedReader, opened: PackedSet, changes: dict[int, Shares] | None = None, start: int = 0
+) -> list[tuple[list[Images], list[Images], PackedLoader]]:
+    nodes = [Together(ranks) for ranks in NODES]
+    with ThreadPoolExecutor(4) as pool:
+        ranks = [
+            pool.submit(of_rank, rank, nodes[rank // 3], reader, opened, changes or {}, start)
+            for rank in range(4)
+        ]
+        return [rank.result() for rank in ranks]
+
+
+@pytest.mark.parametrize("reader", READERS, ids=lambda reader: f"{reader.name}{reader.prefetch_batches}")
+@pytest.mark.parametrize(
+    ("changes", "start"),
+    [({}, 0), ({1: Shares((10, 3, 2, 5))}, 0), ({0: Shares((4, 6, 6, 4)), 2: Shares((10, 7, 2, 1))}, 8)],
+    ids=["equal", "new shares in an epoch", "shares, from inside an epoch on"],
+)
+def test_every_rank_reads_what_it_would_take_by_index(
+    open_file: Any, reader: PackedReader, changes: dict[int, Shares], start: int
+) -> None:
+    reader, opened = open_file(reader)
+    ranks = all_ranks(reader, opened, changes, start)
+    useful = 0
+    for loaded, expected, loader in ranks:
+        assert len(loaded) == len(expected) == EPOCHS * 5 - start
+        for ours, theirs in zip(loaded, expected, strict=True):
+            assert torch.equal(ours[0], theirs[0])
+            assert torch.equal(ours[1], theirs[1])
+        counters = loader.counters()
+        useful += counters.useful_bytes
+        assert counters.useful_bytes == sum(images.nbytes for images, _ in loaded)
+        assert counters.waited_s > 0
+        assert (counters.reads > 0) == (not reader.by_node or loader._comm.local_rank == 0)
+    steps = EPOCHS * 5 - start
+    assert useful == (96 * EPOCHS - (start // 5 * 96 + start % 5 * BATCH)) * 64
+    assert steps == len(ranks[0][0])
+
+
+def test_chunked_shuffle_has_another_order_in_every_epoch_and_the_others_have_one(open_file: Any) -> None:
+    for reader in READERS:
+        reader, opened = open_file(reader)
+        order = ReaderOrder(Sampler(96, BATCH, 4, seed=1), 0, NODES, reader, opened, 9)
+        orders = [
+            torch.cat([piece for (number, _), piece in order.upcoming(Progress(2, 5)) if number == epoch])
+            for epoch in (0, 1)
+        ]
+        assert torch.equal(*orders) == (reader.name != "chunked_shuffle")
+
+
+def test_chunks_of_which_there_are_few_a_node_are_refused_and_one_node_takes_any(open_file: Any) -> None:
+    reader, opened = open_file(ChunkedShuffle())
+    sampler = Sampler(96, BATCH, 4, seed=1)
+    with pytest.raises(
+        ConfigError,
+        match=r"^reader\.chunk_mib=4: makes 1 chunks of the 96 records .* 4 nodes need 16 \(4 each\), or a "
+        r"node has much the same samples in every epoch; take smaller chunks, or another reader$",
+    ):
+        ReaderOrder(sampler, 0, (1, 1, 1, 1), reader, opened, 9)
+    fitting = replace(reader, chunk_mib=300 / 2**20)
+    order = ReaderOrder(sampler, 0, (1, 1, 1, 1), fitting, opened, 9)
+    taken = [
+        torch.cat([piece for (number, _), piece in order.upcoming(Progress(2, 5)) if number == epoch])
+        for epoch in (0, 1)
+    ]
+    assert {*taken[0].tolist()} != {*taken[1].tolist()}
+    ReaderOrder(sampler, 0, (4,), reader, opened, 9)
+
+
+def test_the_reader_stands_still_while_training_pauses(
+    open_file: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, opened = open_file(Block(prefetch_batches=2))
+    order = ReaderOrder(Sampler(96, BATCH, 4, seed=1), 3, NODES, reader, opened, 9)
+    loader = PackedLoader(order, DATA.load().train, 5, cast(CountedCommunicator, Rank(3, Together(1))))
+    loader.on_prepared(None, None)
+    progress = Progress(EPOCHS, 5)
+
+    def filled() -> int:
+        seen, since = -1, time.monotonic()
+        while time.monotonic() - since < 0.2:
+            reads = loader.counters().reads
+            if reads != seen:
+                seen, since = reads, time.monotonic()
+            time.sleep(0.01)
+        return seen
+
+    loader.next(progress)
+    assert filled() == 1 + 3, "the one that was asked for, and as many as there is room for"
+    loader.on_pause()
+    order.advance(progress)
+    loader.next(progress)  # makes room for one more
+    assert filled() == 4
+    loader.on_train_start()
+    assert filled() == 5
+    loader.close()
+
+
+def of_one_rank(reader: PackedReader, opened: PackedSet) -> PackedLoader:
+    """The loader of a rank that is a node by itself."""
+    order = ReaderOrder(Sampler(96, BATCH, 4, seed=1), 3, NODES, reader, opened, 9)
+    loader = PackedLoader(order, DATA.load().train, 5, cast(CountedCommunicator, Rank(3, Together(1))))
+    loader.on_prepared(None, None)
+    loader.close()
+    return loader
+
+
+def test_the_cache_is_looked_at_before_training_and_made_as_it_is_asked_for(open_file: Any) -> None:
+    plain, opened = open_file(Block())
+    assert of_one_rank(replace(plain, warm=True), opened).still_cached == 1
+    assert of_one_rank(plain, opened).still_cached == 1, "looked at, not dropped"
+    cold = of_one_rank(replace(plain, cold=True), opened)
+    assert cold.still_cached == cold.lacking == 0
+    assert of_one_rank(plain, opened).still_cached == 0, "looked at, not read"
+    warm = of_one_rank(replace(plain, warm=True), opened)
+    assert (warm.still_cached, warm.lacking) == (1, 0)
+
+
+def test_counting_goes_on_where_a_checkpoint_was_and_with_no_other_file(open_file: Any) -> None:
+    reader, opened = open_file(Block())
+    order = ReaderOrder(Sampler(96, BATCH, 4, seed=1), 0, NODES, reader, opened, 9)
+    loader = PackedLoader(order, DATA.load().train, 5, cast(CountedCommunicator, Rank(0, Together(2))))
+    loader.load_state_dict({**loader.state_dict(0), "useful_bytes": 640, "waited_s": 1.5})
+    assert (loader.counters().useful_bytes, loader.counters().waited_s) == (640, 1.5)
+    order.load_state_dict(order.state_dict())
+    with pytest.raises(
+        ConfigError, match=r"blobs\.packed: is another file \(of samples .*\) than the run began"
+    ):
+        order.load_state_dict({"source": "0" * 32})

@@ -1,0 +1,174 @@
+"""The file of a data set is written whole and once, and another is refused."""
+
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from runs import Blobs
+
+from daso_bench.datasets.fashion_mnist import FashionMNIST
+from daso_bench.datasets.imagefolder import ImageFolder
+from daso_bench.runner.config.reader_config import NodeBatch, path_of
+from daso_bench.runner.training.packed_set import open_set, write_set
+from daso_bench.strategies.errors import ConfigError
+
+
+def silent(done: int, total: int) -> None:
+    """Tells nobody."""
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> NodeBatch:
+    """A reader of a file that is of `Blobs()`."""
+    made = NodeBatch(path=str(tmp_path / "blobs.packed"))
+    assert write_set(Blobs(), made, Blobs().load(), silent)
+    return made
+
+
+def test_the_file_holds_each_sample_in_the_order_that_the_seed_says(reader: NodeBatch) -> None:
+    data = Blobs().load()
+    opened = open_set(Blobs(), reader, data)
+    order = opened.order
+    assert sorted(order.tolist()) == list(range(96))
+    assert order.tolist() != list(range(96))
+    content = bytearray(opened.packed.size_of(0, 96))
+    opened.packed.read(0, 96, memoryview(content))
+    images = torch.from_numpy(np.frombuffer(content, dtype=np.float32).copy()).view(96, 1, 4, 4)
+    expected, labels = data.train.batch(order)
+    assert torch.equal(images, expected), "of blobs mean and std are 0 and 1"
+    assert opened.packed.labels.tolist() == labels.tolist()
+    about = opened.about()
+    opened.packed.close()
+    assert (about["records"], about["bytes"], about["encoding"]) == (96, 96 * 64, "float32")
+
+
+def test_a_file_that_is_there_is_left_alone_and_what_a_killed_process_left_is_removed(
+    reader: NodeBatch, tmp_path: Path
+) -> None:
+    path = Path(reader.path)
+    before = path.stat().st_mtime_ns
+    assert not write_set(Blobs(), reader, Blobs().load(), silent)
+    assert path.stat().st_mtime_ns == before
+    path.unlink()
+    (tmp_path / ".blobs.packed.123.partial").write_bytes(b"half of it")
+    assert write_set(Blobs(), reader, Blobs().load(), silent)
+    assert [entry.name for entry in tmp_path.iterdir() if "lock" not in entry.name] == ["blobs.packed"]
+
+
+class OtherBlobs(Blobs):
+    name = "other"
+
+
+def changed(reader: NodeBatch, **keys: Any) -> NodeBatch:
+    return replace(reader, **keys)
+
+
+AGAIN = r"daso-bench prepare dataset=blobs reader=node_batch reader\.path=.*blobs\.packed"
+
+
+def test_no_file_is_told_with_the_command_that_makes_it(tmp_path: Path) -> None:
+    missing = NodeBatch(path=str(tmp_path / "no.packed"), shuffle_seed=3)
+    with pytest.raises(
+        ConfigError, match=r"^reader=node_batch: there is no packed file .*no\.packed; make it: "
+    ) as e:
+        open_set(Blobs(), missing, Blobs().load())
+    assert str(e.value).endswith("reader.shuffle_seed=3 (and the run's other dataset keys)")
+
+
+@pytest.mark.parametrize(
+    ("dataset", "keys", "message"),
+    [
+        (OtherBlobs(), {}, "holds blobs, and the data set is other"),
+        (Blobs(samples=80), {}, "holds 96 samples, and the training split has 80"),
+        (Blobs(), {"shuffle_seed": 1}, "its order is that of shuffle_seed 0, asked for is 1"),
+        (Blobs(), {"shuffle_seed": None}, "its order is that of shuffle_seed 0, asked for is None"),
+    ],
+)
+def test_the_file_of_another_set_or_order_is_refused(
+    reader: NodeBatch, dataset: Blobs, keys: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"^{re.escape(reader.path)}: {message}; make the file again: daso"
+    ):
+        open_set(dataset, changed(reader, **keys), dataset.load())
+
+
+def test_the_file_of_samples_that_have_changed_is_refused_and_written_anew(reader: NodeBatch) -> None:
+    data = Blobs().load()
+    data.train.images[17] += 1  # pyright: ignore[reportAttributeAccessIssue] (a Split)
+    with pytest.raises(ConfigError, match=rf"holds other samples than the data set has now; .*{AGAIN}"):
+        open_set(Blobs(), reader, data)
+    assert write_set(Blobs(), reader, data, silent)
+    open_set(Blobs(), reader, data).packed.close()
+
+
+def test_a_file_with_a_damaged_record_is_written_anew(reader: NodeBatch) -> None:
+    path = Path(reader.path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:4100] + b"?" + whole[4101:])
+    open_set(Blobs(), reader, Blobs().load()).packed.close()  # nothing was read of it yet
+    assert write_set(Blobs(), reader, Blobs().load(), silent)
+    assert path.read_bytes() == whole
+
+
+HELD = "holds the packed file of blobs with shuffle_seed 0, and this one would be of "
+
+
+@pytest.mark.parametrize(
+    ("dataset", "keys", "message"),
+    [
+        (OtherBlobs(), {}, rf"{HELD}other with 0"),
+        (Blobs(), {"shuffle_seed": 1}, rf"{HELD}blobs with 1"),
+        (Blobs(), {"shuffle_seed": None}, rf"{HELD}blobs with None"),
+    ],
+)
+def test_a_packed_file_of_another_set_or_order_is_not_written_over(
+    reader: NodeBatch, dataset: Blobs, keys: dict[str, Any], message: str
+) -> None:
+    path = Path(reader.path)
+    before = path.read_bytes()
+    with pytest.raises(
+        ConfigError, match=rf"^{re.escape(reader.path)}: {message}; delete it or take another reader\.path$"
+    ):
+        write_set(OtherBlobs(), reader, OtherBlobs().load(), silent)
+    assert path.read_bytes() == before
+
+
+def test_what_is_no_packed_file_is_not_written_over_and_an_empty_file_is(tmp_path: Path) -> None:
+    path = tmp_path / "precious.txt"
+    path.write_text("notes")
+    with pytest.raises(ConfigError, match=r"precious\.txt: is no packed file; delete it or take another"):
+        write_set(Blobs(), NodeBatch(path=str(path)), Blobs().load(), silent)
+    assert path.read_text() == "notes"
+    for name, make in (("folder", os.mkdir), ("pipe", os.mkfifo)):
+        make(tmp_path / name)
+        taken = NodeBatch(path=str(tmp_path / name))
+        with pytest.raises(ConfigError, match=f"{name}: is no regular file; delete it or take another"):
+            write_set(Blobs(), taken, Blobs().load(), silent)
+    (tmp_path / "empty").touch()
+    assert write_set(Blobs(), NodeBatch(path=str(tmp_path / "empty")), Blobs().load(), silent)
+
+
+def test_random_changes_of_images_need_no_other_file(reader: NodeBatch) -> None:
+    flipped = Blobs(augment="flip")
+    open_set(flipped, reader, flipped.load()).packed.close()
+
+
+def test_the_file_lies_with_the_data_one_for_each_order(tmp_path: Path) -> None:
+    root = str(tmp_path / "data")
+    folder = tmp_path / "data" / ".daso-bench"
+    assert path_of(FashionMNIST(root=root), NodeBatch()) == folder / "fashion_mnist-shuffled0.packed"
+    unshuffled = NodeBatch(shuffle_seed=None)
+    assert path_of(FashionMNIST(root=root), unshuffled) == folder / "fashion_mnist-unshuffled.packed"
+    images = ImageFolder(root=root)
+    assert path_of(images, NodeBatch()) == folder / f"{images.manifest_file.stem}-shuffled0.packed"
+    elsewhere = ImageFolder(root=root, prepared=str(tmp_path / "kept"))
+    assert path_of(elsewhere, NodeBatch()).parent == tmp_path / "kept"
+    assert path_of(Blobs(), NodeBatch(path="/x")) == Path("/x")
+    with pytest.raises(ConfigError, match=r"^reader=node_batch: blobs has no folder .*: reader\.path=FILE$"):
+        path_of(Blobs(), NodeBatch())
