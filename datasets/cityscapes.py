@@ -14,11 +14,12 @@ split is whole cities held out of train, because images of one drive look alike.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 from .data import SPLITS, Data
-from .dataset import DatasetInfo
+from .dataset import DatasetInfo, at_least
 from .image_files import MaskedFiles, decode_mask, other_size
 from .listing import File, Tree, folders_in, images_below, place_in_draw
 from .pixels import BadImage, PixelRules, decode, looks_whole, size_of
@@ -27,10 +28,12 @@ from .transforms import (
     IMAGENET_STD,
     PAIR_RECIPES,
     UNLABELLED,
-    Normalise,
+    Change,
     PairChange,
-    ResizePair,
+    check_normalisation,
+    normalise,
     pair_recipe,
+    resize_pair,
 )
 from .verification import PreparedFolder
 
@@ -75,13 +78,15 @@ class Cityscapes(PreparedFolder):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("transform", "normalise", "change"):
-            getattr(self, name)  # each checks its values
+        for key in ("height", "width"):
+            at_least(key, getattr(self, key), 1)
+        check_normalisation(self.mean, self.std, 3)
+        self.change  # noqa: B018 (checks its value)
 
     @property
-    def transform(self) -> ResizePair:
+    def transform(self) -> PairChange:
         """Resizes an image and its mask."""
-        return ResizePair(height=self.height, width=self.width)
+        return partial(resize_pair, height=self.height, width=self.width)
 
     @property
     def change(self) -> PairChange | None:
@@ -90,9 +95,9 @@ class Cityscapes(PreparedFolder):
         return pair_recipe(self.augment, (self.height, self.width), grey, PAIR_RECIPES)
 
     @property
-    def normalise(self) -> Normalise:
+    def normalise(self) -> Change:
         """From pixels to the input of the model."""
-        return Normalise(mean=self.mean, std=self.std, channels=3)
+        return partial(normalise, mean=self.mean, std=self.std)
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -11,14 +11,24 @@ all splits.
 from abc import ABC
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 from .data import SPLITS, Data
+from .dataset import at_least
 from .image_files import ImageFiles
 from .listing import File, Tree, folders_in, hold_out, images_below, listed_classes, loose_images
 from .pixels import PixelRules, decode, looks_whole, size_of
-from .transforms import IMAGENET_MEAN, IMAGENET_STD, CentreCrop, Change, Normalise, recipe
+from .transforms import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    Change,
+    centre_crop,
+    check_normalisation,
+    normalise,
+    recipe,
+)
 from .verification import PreparedFolder
 
 FOLDERS = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
@@ -49,8 +59,14 @@ class FolderDataset(PreparedFolder, ABC):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("rules", "transform", "normalise", "change"):
+        at_least("crop", self.crop, 1)
+        if self.resize < self.crop:
+            raise ValueError(
+                f"dataset.resize={self.resize}: must be >= dataset.crop={self.crop}, what is cut from it"
+            )
+        for name in ("rules", "change"):
             getattr(self, name)  # each checks its values
+        check_normalisation(self.mean, self.std, self.channels)
 
     @property
     def rules(self) -> PixelRules:
@@ -58,9 +74,9 @@ class FolderDataset(PreparedFolder, ABC):
         return PixelRules(channels=self.channels, upright=self.upright)
 
     @property
-    def transform(self) -> CentreCrop:
+    def transform(self) -> Change:
         """From pixels of any size to pixels of one size."""
-        return CentreCrop(resize=self.resize, crop=self.crop)
+        return partial(centre_crop, resize=self.resize, crop=self.crop)
 
     @property
     def change(self) -> Change | None:
@@ -73,9 +89,9 @@ class FolderDataset(PreparedFolder, ABC):
         return v2.Compose([self.transform, change])
 
     @property
-    def normalise(self) -> Normalise:
+    def normalise(self) -> Change:
         """From pixels to the input of the model."""
-        return Normalise(mean=self.mean, std=self.std, channels=self.channels)
+        return partial(normalise, mean=self.mean, std=self.std)
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -16,7 +16,6 @@ import copy
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from weakref import WeakValueDictionary
@@ -107,7 +106,7 @@ class Sampler:
         goes to the largest piece (ties: the lower rank). With `short_batch` join every rank gets at least
         `minimum` wherever the batch has so many.
         """
-        return self._cut_of(batch, shares, minimum).of_rank
+        return self._cut_of(batch, shares, minimum)[0]
 
     def piece(
         self, epoch: int, batch: int, rank: int, shares: Sequence[float] | None = None, minimum: int = 1
@@ -115,9 +114,9 @@ class Sampler:
         """Indices int64 of the samples that `rank` uses in step `batch` of `epoch` (all 0-based)."""
         if not 0 <= rank < self.ranks:
             raise IndexError(f"rank {rank}: there are {self.ranks}")
-        cut = self._cut_of(batch, shares, minimum)
-        start = batch * self.global_batch_size + cut.starts[rank]
-        return self._order_of(epoch)[start : start + cut.of_rank[rank]]
+        of_rank, starts = self._cut_of(batch, shares, minimum)
+        start = batch * self.global_batch_size + starts[rank]
+        return self._order_of(epoch)[start : start + of_rank[rank]]
 
     def digest(self, batches: int) -> str:
         """Digest of the samples of the first `batches` global batches, whatever their ranks."""
@@ -188,19 +187,15 @@ class OwnDraw:
         return self._passes.piece(*self.place(number), 0)
 
 
-@dataclass(frozen=True)
-class Cut:
-    """The pieces of a global batch: number of samples and first place in the batch, by rank."""
-
-    of_rank: tuple[int, ...]
-    starts: tuple[int, ...]
+Cut = tuple[tuple[int, ...], tuple[int, ...]]
+"""The pieces of a global batch: number of samples and first place in the batch, by rank."""
 
 
 # Ranks that share a process (virtual time) need the same cuts and orders.
 @lru_cache(maxsize=64)
 def _shifted(pieces: tuple[int, ...], shift: int) -> Cut:
     starts = tuple(accumulate(pieces, initial=0))[:-1]
-    return Cut(pieces[shift:] + pieces[:shift], starts[shift:] + starts[:shift])
+    return pieces[shift:] + pieces[:shift], starts[shift:] + starts[:shift]
 
 
 _orders: WeakValueDictionary[tuple[int, int, int], Tensor] = WeakValueDictionary()
@@ -224,38 +219,45 @@ def evaluation_indices(samples: int, rank: int, ranks: int) -> Tensor:
 
 
 @lru_cache(maxsize=1024)  # the train loop calls it every step, with the same few arguments
-def split(
-    size: int,
-    shares: tuple[float, ...],
-    *,
-    minimum: int = 0,
-    maximum: int | None = None,
-    quantum: int = 1,
-) -> tuple[int, ...]:
-    """Whole numbers in proportion to `shares` that sum to `size`: the largest-remainder method.
+def split(size: int, shares: tuple[float, ...], *, minimum: int = 0) -> tuple[int, ...]:
+    """Whole numbers >= minimum in proportion to `shares` that sum to `size`: the largest-remainder method.
 
-    Each number lies in [minimum, maximum] and is a multiple of quantum; what `size` has beyond a multiple of
-    quantum goes to one of the largest numbers with room. Ties go to the lower position.
-    A larger share never gets a smaller number (shares that differ by less than 1e-9 of `size` are a tie).
-    Raises ValueError if a bound is no multiple of quantum, a share is negative or not finite, all shares are
-    zero, or no split respects the bounds.
+    Ties go to the lower position. A larger share never gets a smaller number (shares that differ by less than
+    1e-9 of `size` are a tie). Raises ValueError if a share is negative or not finite, all shares are zero, or
+    the minima alone exceed `size`.
     """
-    _check_split(size, shares, minimum, maximum, quantum)
-    low = minimum // quantum
-    units, rest = divmod(size, quantum)
-    high = units if maximum is None else maximum // quantum
+    if not shares or not all(math.isfinite(share) and share >= 0 for share in shares) or sum(shares) <= 0:
+        raise ValueError(f"shares={shares}: must be finite, >= 0 and not all zero")
+    if minimum * len(shares) > size:
+        raise ValueError(f"size={size}: {len(shares)} parts of at least {minimum} cannot sum to it")
     # Rounded, for 2.9999999999 is 3 and remainders that differ by less are a tie.
-    wanted = [round(value, 9) for value in _water_fill(units, shares, low, high)]
+    wanted = [round(value, 9) for value in _water_fill(size, shares, minimum)]
     numbers = [math.floor(value) for value in wanted]
     by_remainder = sorted(range(len(shares)), key=lambda i: (round(numbers[i] - wanted[i], 9), i))
-    # Only positions below their bound have a remainder, and they are more than the units left over.
-    for i in by_remainder[: units - sum(numbers)]:
+    for i in by_remainder[: size - sum(numbers)]:
         numbers[i] += 1
-    numbers = [number * quantum for number in numbers]
-    if rest:
-        roomy = [i for i in range(len(shares)) if maximum is None or numbers[i] < maximum]
-        numbers[max(roomy, key=lambda i: (numbers[i], shares[i], -i))] += rest
     return tuple(numbers)
+
+
+def _water_fill(size: int, shares: tuple[float, ...], minimum: int) -> list[float]:
+    """Real numbers max(scale · share, minimum) that sum to `size`.
+
+    Divide the rest among the free positions, fix those below the minimum, repeat.
+    """
+    values = [float(minimum)] * len(shares)
+    free = list(range(len(shares)))
+    while free:
+        left = size - minimum * (len(shares) - len(free))
+        total = sum(shares[i] for i in free)
+        for i in free:
+            values[i] = left * (shares[i] / total) if total > 0 else left / len(free)
+        short = [i for i in free if values[i] < minimum]
+        if not short:
+            break
+        for i in short:
+            values[i] = float(minimum)
+        free = [i for i in free if i not in set(short)]
+    return values
 
 
 @lru_cache(maxsize=64)
@@ -266,43 +268,3 @@ def _without_crumbs(pieces: tuple[int, ...], minimum: int) -> tuple[int, ...]:
     kept = [piece if piece >= minimum else 0 for piece in pieces]
     kept[pieces.index(max(pieces))] += sum(pieces) - sum(kept)
     return tuple(kept)
-
-
-def _check_split(
-    size: int, shares: tuple[float, ...], minimum: int, maximum: int | None, quantum: int
-) -> None:
-    if not shares or not all(math.isfinite(share) and share >= 0 for share in shares) or sum(shares) <= 0:
-        raise ValueError(f"shares={shares}: must be finite, >= 0 and not all zero")
-    if quantum < 1 or minimum < 0 or minimum % quantum or (maximum or 0) % quantum:
-        raise ValueError(f"minimum={minimum}, maximum={maximum}: must be multiples >= 0 of quantum={quantum}")
-    fits = minimum * len(shares) <= size and (maximum is None or size <= maximum * len(shares))
-    if not fits or (maximum is not None and maximum < minimum):
-        raise ValueError(f"size={size}: {len(shares)} parts between {minimum} and {maximum} cannot sum to it")
-
-
-def _water_fill(units: int, shares: tuple[float, ...], low: int, high: int) -> list[float]:
-    """Real numbers clamp(scale · share, low, high) that sum to `units`.
-
-    The algorithm of flexible boxes (W3C, CSS Flexible Box Layout 1, section 9.7): divide the rest among the
-    free positions, fix those beyond the bound that is violated more in total, repeat.
-    """
-    values = [0.0] * len(shares)
-    free = list(range(len(shares)))
-    while free:
-        left = units - sum(values[i] for i in range(len(shares)) if i not in set(free))
-        total = sum(shares[i] for i in free)
-        for i in free:
-            values[i] = left * (shares[i] / total) if total > 0 else left / len(free)
-        clamped = {i: min(high, max(low, values[i])) for i in free}
-        violation = sum(clamped[i] - values[i] for i in free)
-        fixed = [
-            i
-            for i in free
-            if (violation >= 0 and clamped[i] > values[i]) or (violation <= 0 and clamped[i] < values[i])
-        ]
-        for i in fixed:
-            values[i] = float(clamped[i])
-        if not fixed:
-            break
-        free = [i for i in free if i not in set(fixed)]
-    return values

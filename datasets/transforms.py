@@ -7,7 +7,7 @@ draw from torch's own generator, so that is seeded for each sample, and restored
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,92 +19,57 @@ from .stream_seeds import stream_seed
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
-@dataclass(frozen=True, kw_only=True)
-class CentreCrop:
+def centre_crop(pixels: Tensor, *, resize: int, crop: int) -> Tensor:
     """The shorter side to `resize` pixels, bilinear with antialiasing; the centre of `crop` x `crop`.
 
-    The result is uint8 [C, crop, crop] for images of any size. Raises ValueError for sizes that do not fit.
+    pixels: uint8 [C, H, W] of any size. The result is uint8 [C, crop, crop].
     """
+    from torchvision.transforms.v2 import functional  # takes half a second; not for `prepare`
 
-    resize: int
-    crop: int
+    resized = functional.resize(pixels, [resize], antialias=True)
+    return functional.center_crop(resized, [crop, crop])
 
-    def __post_init__(self) -> None:
-        if self.crop < 1:
-            raise ValueError(f"dataset.crop={self.crop}: must be >= 1 pixel")
-        if self.resize < self.crop:
+
+def resize_pair(image: Tensor, mask: Tensor, *, height: int, width: int) -> tuple[Tensor, Tensor]:
+    """An image [C, H, W] and its mask [H, W], resized; the ratio of the sides may change.
+
+    The image: bilinear with antialiasing; the mask: the label nearest to each pixel's centre.
+    """
+    from torchvision.transforms.v2 import InterpolationMode, functional  # takes half a second
+
+    # torchvision's resize of a Mask takes the label at the corner of a pixel, the image its centre: they
+    # would be up to half a pixel apart.
+    size = [height, width]
+    nearest = functional.resize(mask[None], size, interpolation=InterpolationMode.NEAREST_EXACT)
+    return functional.resize(image, size, antialias=True), nearest[0]
+
+
+def check_normalisation(mean: Sequence[float], std: Sequence[float], channels: int) -> None:
+    """Raise ValueError unless there are `channels` finite numbers of each, and each std is above 0."""
+    for key, values in (("mean", mean), ("std", std)):
+        if len(values) != channels:
+            grey = " (ImageNet in grey: dataset.mean=0.458 dataset.std=0.225)" * (channels == 1)
+            numbers = f"{channels} number{'s' * (channels > 1)}"
             raise ValueError(
-                f"dataset.resize={self.resize}: must be >= dataset.crop={self.crop}, what is cut from it"
+                f"dataset.{key}={list(values)}: must be {numbers}, one per channel on a scale of 0 to 1{grey}"
             )
-
-    def __call__(self, pixels: Tensor) -> Tensor:
-        """Transform pixels uint8 [C, H, W]."""
-        from torchvision.transforms.v2 import functional  # takes half a second; not for `prepare`
-
-        resized = functional.resize(pixels, [self.resize], antialias=True)
-        return functional.center_crop(resized, [self.crop, self.crop])
+        if not torch.tensor(values, dtype=torch.float32).isfinite().all():
+            raise ValueError(f"dataset.{key}={list(values)}: must be finite numbers")
+    if not torch.tensor(std, dtype=torch.float32).min() > 0:
+        raise ValueError(f"dataset.std={list(std)}: must be > 0")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ResizePair:
-    """Resizes an image and its mask to `height` x `width` pixels; the ratio of the sides may change.
+def normalise(pixels: Tensor, *, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """(pixels / 255 - mean) / std of pixels uint8 [..., C, H, W]: float32 of the same shape.
 
-    The image: bilinear with antialiasing; the mask: the label nearest to each pixel's centre. Raises
-    ValueError for a size below 1.
+    mean, std: a number per channel, on a scale of 0 to 1.
     """
-
-    height: int
-    width: int
-
-    def __post_init__(self) -> None:
-        for key in ("height", "width"):
-            if getattr(self, key) < 1:
-                raise ValueError(f"dataset.{key}={getattr(self, key)}: must be >= 1 pixel")
-
-    def __call__(self, image: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Transform an image [C, H, W] and its mask [H, W]."""
-        from torchvision.transforms.v2 import InterpolationMode, functional  # takes half a second
-
-        size = [self.height, self.width]
-        # torchvision's resize of a Mask takes the label at the corner of a pixel, the image its centre: they
-        # would be up to half a pixel apart.
-        nearest = functional.resize(mask[None], size, interpolation=InterpolationMode.NEAREST_EXACT)
-        return functional.resize(image, size, antialias=True), nearest[0]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Normalise:
-    """(pixels / 255 - mean) / std; mean and std have a number per channel, on a scale of 0 to 1.
-
-    Raises ValueError if their number is not `channels`, if one is not finite, or a std is not above 0.
-    """
-
-    mean: Sequence[float]
-    std: Sequence[float]
-    channels: int
-
-    def __post_init__(self) -> None:
-        for key, values in (("mean", self.mean), ("std", self.std)):
-            if len(values) != self.channels:
-                grey = " (ImageNet in grey: dataset.mean=0.458 dataset.std=0.225)" * (self.channels == 1)
-                numbers = f"{self.channels} number{'s' * (self.channels > 1)}"
-                raise ValueError(
-                    f"dataset.{key}={list(values)}: must be {numbers}, one per channel on a scale of 0 to "
-                    f"1{grey}"
-                )
-            if not torch.tensor(values, dtype=torch.float32).isfinite().all():
-                raise ValueError(f"dataset.{key}={list(values)}: must be finite numbers")
-        if not torch.tensor(self.std, dtype=torch.float32).min() > 0:
-            raise ValueError(f"dataset.std={list(self.std)}: must be > 0")
-
-    def __call__(self, pixels: Tensor) -> Tensor:
-        """Normalise pixels uint8 [..., C, H, W] to float32 of the same shape."""
-        mean, std = (torch.tensor(values).mul_(255).view(-1, 1, 1) for values in (self.mean, self.std))
-        images = torch.empty(pixels.shape, dtype=torch.float32)
-        # One by one, so that an image stays in the processor's cache for all three passes.
-        for image, into in zip(pixels.flatten(0, -4), images.flatten(0, -4), strict=True):
-            into.copy_(image).sub_(mean).div_(std)
-        return images
+    shift, scale = (torch.tensor(values).mul_(255).view(-1, 1, 1) for values in (mean, std))
+    images = torch.empty(pixels.shape, dtype=torch.float32)
+    # One by one, so that an image stays in the processor's cache for all three passes.
+    for image, into in zip(pixels.flatten(0, -4), images.flatten(0, -4), strict=True):
+        into.copy_(image).sub_(shift).div_(scale)
+    return images
 
 
 # ------------------------------------------------------------------ random changes
@@ -117,6 +82,7 @@ PairChange = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """An image [C, H, W] and its mask [H, W] to others of the same types; may draw from torch's generator."""
 
 UNLABELLED = 255  # of a pixel in a mask
+SCALES = (0.5, 2.0)  # of the random factor of `scale_crop`
 RECIPES = ("none", "flip", "crop_flip", "resized_crop_flip")
 PAIR_RECIPES = ("none", "flip", "scale_crop_flip", "scale_crop_flip_jitter")
 
@@ -166,43 +132,30 @@ def own_draws(key: int) -> Iterator[Callable[[int], None]]:
         generator.set_state(before)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScaleCrop:
-    """Resizes an image and its mask to `side` times a random factor, and cuts out a random part of `side`.
+def scale_crop(
+    image: Tensor,
+    mask: Tensor,
+    *,
+    side: tuple[int, int],
+    fill: Sequence[float],
+    colours: Callable[[Tensor], Tensor] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """An image [C, H, W] and its mask [H, W] at 0.5 to 2 times `side`; a random part of `side` of them.
 
-    side: (height, width); scales: range of the factor. Beyond the border the image is `fill`, one value per
-    channel in the units of the image, and the mask unlabelled. colours: changes the image alone, before the
-    crop, so that it does not change the fill.
+    side: (height, width). Beyond the border the image is `fill`, one value per channel in the units of the
+    image, and the mask unlabelled. colours: changes the image alone, before the crop, so that it does not
+    change the fill.
     """
+    from torchvision import tv_tensors
+    from torchvision.transforms import v2
 
-    side: tuple[int, int]
-    fill: tuple[float, ...]
-    scales: tuple[float, float] = (0.5, 2.0)
-    colours: Callable[[Tensor], Tensor] | None = None
-
-    def __call__(self, image: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Transform an image [C, H, W] and its mask [H, W]."""
-        from torchvision import tv_tensors
-        from torchvision.transforms import v2
-
-        low, high = self.scales
-        factor = low + (high - low) * torch.rand(()).item()
-        height, width = (max(1, round(factor * length)) for length in self.side)
-        fills = {tv_tensors.Image: list(self.fill), tv_tensors.Mask: UNLABELLED}
-        crop = v2.RandomCrop(self.side, pad_if_needed=True, fill=fills)
-        scaled, labels = ResizePair(height=height, width=width)(image, mask)
-        return _together(crop, scaled if self.colours is None else self.colours(scaled), labels)
-
-
-@dataclass(frozen=True)
-class Together:
-    """Applies a transform of torchvision (v2) to an image and its mask together."""
-
-    transform: Callable[..., Any]
-
-    def __call__(self, image: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Transform an image [C, H, W] and its mask [H, W]."""
-        return _together(self.transform, image, mask)
+    low, high = SCALES
+    factor = low + (high - low) * torch.rand(()).item()
+    height, width = (max(1, round(factor * length)) for length in side)
+    fills = {tv_tensors.Image: list(fill), tv_tensors.Mask: UNLABELLED}
+    crop = v2.RandomCrop(side, pad_if_needed=True, fill=fills)
+    scaled, labels = resize_pair(image, mask, height=height, width=width)
+    return together(scaled if colours is None else colours(scaled), labels, transform=crop)
 
 
 def pair_recipe(
@@ -210,7 +163,7 @@ def pair_recipe(
 ) -> PairChange | None:
     """The random change called `name` of an image and its mask, to `side` (height, width); None for `none`.
 
-    allowed: some of PAIR_RECIPES; fill: see `ScaleCrop`. flip: left and right with probability 1/2.
+    allowed: some of PAIR_RECIPES; fill: see `scale_crop`. flip: left and right with probability 1/2.
     scale_crop_flip: a part of the image at 0.5 to 2 times `side`, and flip; after Chen et al. 2017 (arXiv
     1706.05587, section 4), who scale the stored image and evaluate at its size; here both are done at `side`.
     scale_crop_flip_jitter: also brightness, contrast and saturation times 0.5 to 1.5, in random order, of the
@@ -222,16 +175,16 @@ def pair_recipe(
         return None
     from torchvision.transforms import v2
 
-    flip = Together(v2.RandomHorizontalFlip())
+    flip = partial(together, transform=v2.RandomHorizontalFlip())
     if name == "flip":
-        return v2.Compose([ResizePair(height=side[0], width=side[1]), flip])
+        return v2.Compose([partial(resize_pair, height=side[0], width=side[1]), flip])
     jitter = v2.ColorJitter(brightness=0.5, contrast=0.5, saturation=0.5)
     colours = jitter if name == "scale_crop_flip_jitter" else None
-    return v2.Compose([ScaleCrop(side=side, fill=tuple(fill), colours=colours), flip])
+    return v2.Compose([partial(scale_crop, side=side, fill=tuple(fill), colours=colours), flip])
 
 
-def _together(transform: Callable[..., Any], image: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Apply `transform` to both; the results are plain tensors."""
+def together(image: Tensor, mask: Tensor, *, transform: Callable[..., Any]) -> tuple[Tensor, Tensor]:
+    """Apply a transform of torchvision (v2) to an image and its mask; the results are plain tensors."""
     from torchvision import tv_tensors
 
     image, mask = transform(tv_tensors.Image(image), tv_tensors.Mask(mask))

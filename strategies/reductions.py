@@ -7,6 +7,7 @@ Paper: T. Vogels, S. P. Karimireddy, M. Jaggi, PowerSGD: Practical Low-Rank Grad
 Distributed Optimization, NeurIPS 2019, arXiv:1905.13727. Two-level sums are folklore (Horovod, NCCL).
 """
 
+import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -16,7 +17,6 @@ from torch import Tensor
 
 from .communicator import Communicator, Work
 from .gradients import Reduction
-from .seeds import derive
 from .topology import LEADERS, NODE, WORLD, peers
 
 
@@ -252,7 +252,7 @@ class PowerSGD(Reduction):
         n, m = matrix.shape
         if (n, m, rank) not in self._drawn:
             step = 0 if self.warm_start else self.steps
-            generator = torch.Generator().manual_seed(derive(0, "powersgd", step, n, m))
+            generator = torch.Generator().manual_seed(_seed(step, n, m))
             drawn = torch.randn(m, rank, generator=generator, dtype=torch.float64)
             self._drawn[n, m, rank] = drawn.to(matrix.device, matrix.dtype)
         return self._drawn[n, m, rank]
@@ -261,6 +261,12 @@ class PowerSGD(Reduction):
         """Q for the next step: a column that became zero (a gradient that was) would stay so for ever."""
         alive = factor.abs().amax(0) > 0
         return torch.where(alive, factor, self._random(matrix, factor.shape[1]))
+
+
+def _seed(*place: int) -> int:
+    """The seed of a random factor, by `place`: as the runner derives the seeds of its streams."""
+    text = "/".join(map(str, (0, "powersgd", *place)))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
 def orthonormal(matrix: Tensor) -> Tensor:

@@ -1,46 +1,92 @@
-"""Reading a packed file, with every checksum compared, and writing one, whole or not at all."""
+"""A packed file: its format; reading it, with every checksum compared; writing it, whole or not at all.
 
+    from byte 0   records, one after another without gaps
+    then          index, a NumPy archive (.npz): labels int64 [n]; checksums uint32 [n], CRC-32 of each
+                  record; ends int64 [n], where records end, only where sizes differ; about, JSON: see
+                  `Description`, and record_bytes, the size of every record, null where sizes differ
+    last 16       bytes of the index, uint64, little-endian, and `DASOPACK`
+
+The index comes last, so that a writer need not know how many records there will be. The archive has checksums
+of its own.
+"""
+
+import io
 import itertools
+import json
 import os
 import threading
+import zipfile
 import zlib
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import IO, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .packed_format import (
-    ALIGNMENT,
-    CHECKSUM_BYTES,
-    END_BYTES,
-    HEADER_BYTES,
-    INDEX_ALIGNMENT,
-    LABEL_BYTES,
-    MAGIC,
-    DamagedFile,
-    Description,
-    Header,
-    aligned,
-    located,
-    parse,
-)
+from ..atomic_files import replacing
 
-START_BYTES = 64 * 2**10  # usually enough for header and description
+MAGIC = b"DASOPACK"
+END_BYTES = 16
 READ_BYTES = 4 * 2**20  # at most in one call, so that `hold` takes effect soon
 BUFFER_BYTES = 4 * 2**20  # of a writer
+# Errors of zipfile, NumPy and json for a damaged index.
+_DAMAGE = (ValueError, KeyError, TypeError, EOFError, RuntimeError, OSError, zipfile.BadZipFile)
+
+
+class DamagedFile(OSError):
+    """A packed file cannot be used; the message names the file, the place and the reason.
+
+    record: number of the record, offset: byte of the file; None if the error is not at a single place.
+    """
+
+    def __init__(
+        self, path: Path, reason: str, *, record: int | None = None, offset: int | None = None
+    ) -> None:
+        places = [("record", record), ("byte", offset)]
+        where = ", ".join(f"{name} {number}" for name, number in places if number is not None)
+        super().__init__(f"{path}: {where + ': ' if where else ''}{reason}")
+        self.path, self.reason, self.record, self.offset = path, reason, record, offset
+
+
+def located(error: OSError, path: Path, offset: int | None = None) -> OSError:
+    """The system's error with the file and byte at which it occurred, unless it names a file already."""
+    if error.errno is None or error.filename is not None:
+        return error
+    where = "" if offset is None else f" at byte {offset}"
+    return OSError(error.errno, f"{error.strerror}{where}", str(path))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """The description of a packed file.
+
+    name: of the data set; classes: labels are below it; shape: of one sample; encoding: of a record, such as
+    `uint8`, `float32` or `jpeg`; made: how the file was made, in words, so that it can be made again;
+    source: a digest of the samples in the file's order; shuffle_seed: of that order
+    (`record_order.shuffled`), None for that of the data set.
+    """
+
+    name: str
+    classes: int
+    shape: tuple[int, ...]
+    encoding: str
+    made: str
+    source: str = ""
+    shuffle_seed: int | None = None
 
 
 class Packed:
     """A packed file, open for reading by any number of threads.
 
     labels: int64 [n]. The index is in memory: 12 bytes a record, 20 where sizes differ.
+    record_bytes: size of every record, None where sizes differ.
     random_access: the system does not read ahead by itself.
 
-    Raises DamagedFile unless the file is whole and its header and index are correct.
+    Raises DamagedFile unless the file is whole and its index is correct.
     """
 
     def __init__(self, path: Path, *, random_access: bool = False) -> None:
@@ -49,7 +95,6 @@ class Packed:
         self._open.set()
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            self._header, self.description = self._start()
             self._load_index()
         except BaseException:
             self.close()
@@ -64,12 +109,7 @@ class Packed:
         self.close()
 
     def __len__(self) -> int:
-        return self._header.records
-
-    @property
-    def record_bytes(self) -> int | None:
-        """Size of every record, None where sizes differ."""
-        return self._header.record_bytes or None
+        return len(self.labels)
 
     def close(self) -> None:
         """Close the file; a second time does nothing."""
@@ -79,7 +119,7 @@ class Packed:
 
     def start_of(self, record: int) -> int:
         """The first byte of `record` in the data; of `len(self)`: the end of the last record."""
-        return record * self._header.record_bytes if self._starts is None else int(self._starts[record])
+        return record * (self.record_bytes or 0) if self._starts is None else int(self._starts[record])
 
     def size_of(self, first: int, count: int) -> int:
         """Bytes of the records [first, first + count)."""
@@ -89,7 +129,7 @@ class Packed:
         """The first byte of each record in the data, and the end of the last: int64 [n + 1]."""
         if self._starts is not None:
             return self._starts
-        return np.arange(len(self) + 1, dtype=np.int64) * self._header.record_bytes
+        return np.arange(len(self) + 1, dtype=np.int64) * (self.record_bytes or 0)
 
     def hold(self, on: bool) -> None:
         """Make all reads and announcements that have not begun wait, until called with False."""
@@ -109,8 +149,8 @@ class Packed:
         """
         self._open.wait()
         if count and hasattr(os, "posix_fadvise"):  # 0 bytes would mean the whole file
-            offset = self._header.data_offset + self.start_of(first)
-            os.posix_fadvise(self._descriptor, offset, self.size_of(first, count), os.POSIX_FADV_WILLNEED)
+            size = self.size_of(first, count)
+            os.posix_fadvise(self._descriptor, self.start_of(first), size, os.POSIX_FADV_WILLNEED)
 
     def read(self, first: int, count: int, into: memoryview) -> int:
         """Read the records [first, first + count) to the beginning of `into`, in one piece.
@@ -119,8 +159,8 @@ class Packed:
         """
         if not 0 <= first <= first + count <= len(self):
             raise IndexError(f"{self.path}: records {first} to {first + count}: there are {len(self)}")
-        size, offset = self.size_of(first, count), self._header.data_offset + self.start_of(first)
-        self._read_at(offset, into[:size])
+        size = self.size_of(first, count)
+        self._read_at(self.start_of(first), into[:size])
         return size
 
     def read_each(
@@ -131,9 +171,9 @@ class Packed:
         upcoming: at most as many records; before each read, one of them is announced to the system.
         Raises DamagedFile as `read` does.
         """
-        begin, preadv, descriptor = self._header.data_offset, os.preadv, self._descriptor
+        preadv, descriptor = os.preadv, self._descriptor
         may_read = self._open.is_set
-        offsets = [begin + self.start_of(record) for record in records]
+        offsets = map(self.start_of, records)
         for offset, view, later in itertools.zip_longest(offsets, into, upcoming):
             if later is not None:
                 self.will_need(later, 1)
@@ -174,71 +214,54 @@ class Packed:
         ):
             if crc32(content) != checksum:
                 record = int(records[number])
-                offset = self._header.data_offset + self.start_of(record)
                 reason = "checksum is wrong; make the file again"
-                raise DamagedFile(self.path, reason, record=record, offset=offset)
+                raise DamagedFile(self.path, reason, record=record, offset=self.start_of(record))
 
     def ends_in(self, records: NDArray[np.int64]) -> Sequence[int]:
         """The end of each of `records`, in bytes, if they lie one after another."""
-        size = self._header.record_bytes
-        if self._starts is None:
+        size = self.record_bytes
+        if size is not None:
             return range(size, size * len(records) + 1, size)
-        return np.cumsum(self._starts[records + 1] - self._starts[records]).tolist()
-
-    def _start(self) -> tuple[Header, Description]:
-        """Header and description, from as many bytes as they need."""
-        file_bytes = os.fstat(self._descriptor).st_size
-        start = os.pread(self._descriptor, START_BYTES, 0)
-        needed = HEADER_BYTES + int.from_bytes(start[12:16], "little")
-        if start.startswith(MAGIC) and len(start) < needed <= file_bytes:
-            start = os.pread(self._descriptor, needed, 0)
-        return parse(self.path, start, file_bytes)
+        starts = self.starts()
+        return np.cumsum(starts[records + 1] - starts[records]).tolist()
 
     def _load_index(self) -> None:
-        header, n = self._header, self._header.records
-        index = np.empty(header.index_bytes, dtype=np.uint8)
-        # From the open file: another file may have its name by now.
-        self._read_at(header.index_offset, index.data)
-        if zlib.crc32(index.data) != header.index_crc:
-            raise DamagedFile(
-                self.path, "checksum of the index is wrong; make the file again", offset=header.index_offset
-            )
-        cut = np.cumsum([LABEL_BYTES * n, 0 if header.record_bytes else END_BYTES * n, CHECKSUM_BYTES * n])
-        labels, ends, checksums, _ = np.split(index, cut.tolist())
-        self.labels = labels.view("<i8").astype(np.int64, copy=False)
-        self._checksums = checksums.view("<u4")
-        self._starts: NDArray[np.int64] | None = None
-        if not header.record_bytes:
-            self._starts = np.concatenate([[0], ends.view("<u8").astype(np.int64)])
+        """Read the end and the index from the open file: another file may have its name by now."""
+        size = os.fstat(self._descriptor).st_size
+        end = os.pread(self._descriptor, END_BYTES, max(0, size - END_BYTES))
+        data_bytes = size - END_BYTES - int.from_bytes(end[:8], "little")
+        if end[8:] != MAGIC or data_bytes < 0:
+            raise DamagedFile(self.path, "is no packed file, or cut short; make it again")
+        index = bytearray(size - END_BYTES - data_bytes)
+        self._read_at(data_bytes, memoryview(index))
+        try:
+            with np.load(io.BytesIO(index), allow_pickle=False) as file:
+                about = json.loads(file["about"].tobytes())
+                self.labels, self._checksums = file["labels"], file["checksums"]
+                self.record_bytes: int | None = about.pop("record_bytes")
+                self._starts = None if self.record_bytes else np.concatenate([[0], file["ends"]])
+            self.description = Description(**{**about, "shape": tuple(about["shape"])})
+        except _DAMAGE as error:
+            reason = f"the index is damaged ({error}); make the file again"
+            raise DamagedFile(self.path, reason, offset=data_bytes) from error
+        if data_bytes != self.start_of(len(self)):
+            reason = f"{data_bytes} bytes of records where {self.start_of(len(self))} belong; make it again"
+            raise DamagedFile(self.path, reason)
 
 
 class Writer:
-    """A context manager that writes `path`: whole at the end of the block, or not at all if it raises.
+    """Appends records to a file that `writing` opened."""
 
-    The records go to a temporary file in the same folder; 12 bytes of index per record (20 if sizes differ)
-    stay in memory. record_bytes: the size of all records, None if sizes differ.
-    Raises ValueError: a record of another size, an empty record, a label that is no class, no records;
-    OSError that names the file.
-    """
-
-    def __init__(self, path: Path, description: Description, *, record_bytes: int | None = None) -> None:
-        if record_bytes is not None and record_bytes < 1:
-            raise ValueError(f"record_bytes={record_bytes}: must be >= 1, or None where sizes differ")
-        self._path, self._description = path, description
-        self._partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    def __init__(
+        self, path: Path, file: IO[bytes], description: Description, record_bytes: int | None
+    ) -> None:
+        self._path, self._file, self._description = path, file, description
         self._record_bytes = record_bytes
-        self._labels, self._ends, self._checksums = array("q"), array("Q"), array("I")
-        self._about = description.to_bytes()
-        self._begin = aligned(HEADER_BYTES + len(self._about), ALIGNMENT)
+        self._labels, self._ends, self._checksums = array("q"), array("q"), array("I")
         self._bytes = 0
 
-    def __enter__(self) -> Self:
-        self._file = open(self._partial, "wb", buffering=BUFFER_BYTES)
-        self._file.seek(self._begin)
-        return self
-
     def add(self, record: bytes | bytearray | memoryview, label: int) -> None:
-        """Append a record."""
+        """Append a record. Raises ValueError: another size, an empty record, a label that is no class."""
         number, size = len(self._labels), memoryview(record).nbytes
         if size != self._record_bytes and (self._record_bytes is not None or size == 0):
             allowed = f"{self._record_bytes} bytes" if self._record_bytes else "at least one byte"
@@ -246,59 +269,41 @@ class Writer:
         if not 0 <= label < self._description.classes:
             highest = self._description.classes - 1
             raise ValueError(f"{self._path}: record {number} has label {label}: must be 0 to {highest}")
-        try:
-            self._file.write(record)
-        except OSError as error:
-            raise located(error, self._path) from error
+        self._file.write(record)
         self._bytes += size
         self._labels.append(label)
         self._checksums.append(zlib.crc32(record))
-        if self._record_bytes is None:
-            self._ends.append(self._bytes)
+        self._ends.append(self._bytes)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            with self._file:
-                if error is None:
-                    self._finish()
-            if error is None:
-                os.replace(self._partial, self._path)
-                _flush_folder(self._path.parent)
-        except OSError as failure:
-            raise located(failure, self._path) from failure
-        finally:
-            self._partial.unlink(missing_ok=True)
-
-    def _finish(self) -> None:
-        """Write the index after the records and the header before them, and flush all to the disk."""
+    def finish(self) -> None:
+        """Write the index and the end. Raises ValueError if there are no records."""
         if not self._labels:
             raise ValueError(f"{self._path}: no record was added")
-        columns = [np.array(self._labels, dtype="<i8"), np.array(self._checksums, dtype="<u4")]
+        text = json.dumps({**asdict(self._description), "record_bytes": self._record_bytes})
+        arrays: dict[str, Any] = {
+            "about": np.frombuffer(text.encode(), dtype=np.uint8),
+            "labels": np.array(self._labels, dtype="<i8"),
+            "checksums": np.array(self._checksums, dtype="<u4"),
+        }
         if self._record_bytes is None:
-            columns.insert(1, np.array(self._ends, dtype="<u8"))
-        index = b"".join(column.tobytes() for column in columns)
-        header = Header(
-            description_bytes=len(self._about),
-            records=len(self._labels),
-            record_bytes=self._record_bytes or 0,
-            data_offset=self._begin,
-            index_offset=aligned(self._begin + self._bytes, INDEX_ALIGNMENT),
-            index_crc=zlib.crc32(index),
-        )
-        self._file.seek(header.index_offset)
-        self._file.write(index)
-        self._file.seek(0)
-        self._file.write(header.to_bytes(self._about) + self._about)
-        self._file.flush()
-        os.fsync(self._file.fileno())
+            arrays["ends"] = np.array(self._ends, dtype="<i8")
+        index = io.BytesIO()
+        np.savez(index, **arrays)
+        self._file.write(index.getvalue())
+        self._file.write(index.tell().to_bytes(8, "little") + MAGIC)
 
 
-def _flush_folder(folder: Path) -> None:
-    """Flush the folder, so that the new name is on the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
+@contextmanager
+def writing(path: Path, description: Description, *, record_bytes: int | None = None) -> Iterator[Writer]:
+    """A writer of `path`, which is whole at the end of the block, or not there at all if it raises.
+
+    The records go to a temporary file in the same folder; 20 bytes of index per record stay in memory.
+    record_bytes: the size of all records, None if sizes differ. Raises ValueError, OSError naming the file.
+    """
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        with replacing(path) as temporary, open(temporary, "wb", buffering=BUFFER_BYTES) as file:
+            writer = Writer(path, file, description, record_bytes)
+            yield writer
+            writer.finish()
+    except OSError as error:
+        raise located(error, path) from error

@@ -127,8 +127,6 @@ def refuse_nonsense(words: Sequence[str]) -> None:
         if key in groups.GROUPS and (value in ("", "null") or value.startswith("[")) and "=" in word:
             names = f"`daso-bench list {groups.plural(key)}`"
             raise ConfigError(f"{word}: must be one name of {names}; several make a sweep: -m {key}=A,B")
-        if not word.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in word):
-            raise ConfigError(f"{word!a}: not in this terminal's encoding; use UTF-8 (LC_ALL)")
 
 
 def translate(error: Exception, words: Sequence[str], folders: Sequence[Path] = ()) -> ConfigError:

@@ -64,7 +64,6 @@ class Constant(Schedule):
         _finite_warmup(self.warmup_epochs)
 
     def factor(self, before: int, after: int, total_samples: int, samples_per_epoch: int) -> float:
-        """In [0, 1]: 1 once the warm-up is over."""
         return _warmup(after, self.warmup_epochs * samples_per_epoch)
 
 
@@ -86,11 +85,9 @@ class Step(Schedule):
             raise ConfigError(f"schedule.milestones={list(self.milestones)}: must ascend")
 
     def first_decay(self, total_samples: int, samples_per_epoch: int) -> int | None:
-        """Global samples behind which a step first lowers the rate: the first milestone."""
         return math.floor(self.milestones[0] * total_samples) if self.milestones else None
 
     def factor(self, before: int, after: int, total_samples: int, samples_per_epoch: int) -> float:
-        """In [0, 1]: decay to the power of the milestones *behind* `after`, times the warm-up."""
         passed = sum(after > milestone * total_samples for milestone in self.milestones)
         return _warmup(after, self.warmup_epochs * samples_per_epoch) * self.decay**passed
 
@@ -110,11 +107,7 @@ class Cosine(Schedule):
         within("schedule.final", self.final, 0, 1)
 
     def factor(self, before: int, after: int, total_samples: int, samples_per_epoch: int) -> float:
-        """In [0, 1]: warm-up, then monotonically down to `final`, which holds from `total_samples` on.
-
-        The last step begins before that: of n steps of equal size without warm-up, step k has (1 +
-        cos(π·k/n)) / 2, k from 0, as torch's CosineAnnealingLR.
-        """
+        """Of n equal steps without warm-up, step k has (1 + cos(π·k/n)) / 2, k from 0, as torch's."""
         warmup_samples = self.warmup_epochs * samples_per_epoch
         if after < warmup_samples:
             return _warmup(after, warmup_samples)
@@ -137,11 +130,7 @@ class Polynomial(Schedule):
         above("schedule.power", self.power, 0)
 
     def factor(self, before: int, after: int, total_samples: int, samples_per_epoch: int) -> float:
-        """In [0, 1]: warm-up, then monotonically down to 0 at `total_samples`.
-
-        The last step begins before that: of n steps of equal size without warm-up, step k has (1 - k/n) to
-        the power of `power`, k from 0, as torch's PolynomialLR.
-        """
+        """Of n equal steps without warm-up, step k has (1 - k/n)^power, k from 0, as torch's."""
         warmup_samples = self.warmup_epochs * samples_per_epoch
         if after < warmup_samples:
             return _warmup(after, warmup_samples)
@@ -181,11 +170,9 @@ class Plateau(Schedule):
         within("schedule.final", self.final, 0, 1)
 
     def factor(self, before: int, after: int, total_samples: int, samples_per_epoch: int) -> float:
-        """In [0, 1]: 1 once the warm-up is over; to be multiplied by that of the present `Watch`."""
         return _warmup(after, self.warmup_epochs * samples_per_epoch)
 
     def after_epoch(self, watch: Watch, loss: float) -> Watch:
-        """What is known after an epoch with this loss; NaN is no improvement."""
         if loss < watch.best * (1 - self.threshold):
             watch = replace(watch, best=loss, waited=0)
         else:

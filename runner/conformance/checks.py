@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from ...strategies.base import Strategy
@@ -108,9 +107,3 @@ def require_agreement(models: Sequence[Tensor], where: str, names: Names = ()) -
     """Raise Failed unless all ranks' models are equal bit for bit."""
     for rank, model in enumerate(models):
         require_equal(model, models[0], f"{where}: rank {rank} differs from rank 0", names)
-
-
-def spread(models: Sequence[Tensor]) -> float:
-    """The largest difference of any element between ranks."""
-    stacked = torch.stack(list(models)).double()
-    return float((stacked.max(0).values - stacked.min(0).values).max()) if stacked.numel() else 0.0

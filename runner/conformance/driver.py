@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from ...datasets.stream_seeds import stream_seed
 from ...strategies.communicator import Operation, Work
 from ...strategies.replica import Replica
-from ...strategies.seeds import derive
 from ..communication.link_costs import Network
 from ..communication.traffic import CountedCommunicator
 from ..simulation.simulated_communicator import SimulatedCommunicator
@@ -147,7 +147,7 @@ def jittered(base_ns: int, seed: int, spread: float = 1.0) -> StepTime:
 
     def step_time(rank: int, samples: int) -> int:
         if rank not in streams:
-            streams[rank] = torch.Generator().manual_seed(derive(seed, "step time", rank))
+            streams[rank] = torch.Generator().manual_seed(stream_seed(seed, "step time", rank))
         return base_ns + int(torch.rand((), generator=streams[rank]).item() * spread * base_ns)
 
     return step_time

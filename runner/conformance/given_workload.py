@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from ...datasets.data import Data as Splits
 from ...datasets.sampler import split
+from ...datasets.stream_seeds import stream_seed
 from ...strategies.base import AsynchronousStrategy, Shares, Strategy
 from ...strategies.communicator import Communicator
 from ...strategies.progress import Progress
-from ...strategies.seeds import derive
 from ..config.cluster import ClusterConfig
 from ..config.launchers import LocalConfig
 from ..config.optimizers import Optimizer
@@ -209,9 +209,9 @@ def splits_of(scenario: Scenario) -> Splits:
 
 def workload_of(scenario: Scenario, data: GivenData, comm: Communicator) -> Workload:
     """The scenario's model, loss and batches for one rank."""
-    seed_generators(derive(scenario.seed, "init"))
+    seed_generators(stream_seed(scenario.seed, "init"))
     model = scenario.problem.model().train()
-    seed_generators(derive(scenario.seed, "dropout", comm.rank))
+    seed_generators(stream_seed(scenario.seed, "dropout", comm.rank))
     order = GivenOrder(scenario, data, comm.rank)
     task = GivenTask(classes=2, problem=scenario.problem, data=data.batch)
     return Workload(model=model, task=task, batch_order=order, loader=GivenBatches(order))

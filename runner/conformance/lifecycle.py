@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...strategies.seeds import derive
+from ...datasets.stream_seeds import stream_seed
 from .checks import (
     Candidate,
     Failed,
@@ -285,7 +285,7 @@ def rest_untouched(candidate: Candidate, ranks: RanksOfNodes) -> None:
     """Frozen parameters, integer buffers, tied weights, shapes and types stay as the model made them."""
     run = trial_scenario(candidate, ranks)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive(run.seed, "init"))
+        torch.manual_seed(stream_seed(run.seed, "init"))
         fresh = run.problem.model()
     kinds = {name: (value.shape, value.dtype) for name, value in fresh.state_dict().items()}
     for history in plain(candidate, ranks):

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import shutil
-import socket
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -21,8 +20,7 @@ from ..communication.gpus import connect
 from ..communication.torch_communicator import TorchCommunicator
 from ..config.typed import TARGET, locate_target, typed
 from ..launch import local
-from ..launch.local import HOST
-from ..launch.rank import SupervisorLink
+from ..launch.rank_process import Link, RankTask
 from ..records.run_directory import RunDirectory
 from ..training.torch_replica import TorchReplica
 from . import trial
@@ -199,9 +197,9 @@ def _launch(candidate: Candidate, ranks: RanksOfNodes) -> dict[str, list[History
         if outcome.status != "finished":
             raise Failed(f"over gloo: {outcome.reason or outcome.status}")
         files = [
-            torch.load(directory.path / f"rank_{rank}.pt", weights_only=True) for rank in range(sum(ranks))
+            torch.load(directory.path / f"rank_{rank}.pt", weights_only=False) for rank in range(sum(ranks))
         ]
-    return {name: [_history(rank, each[name]) for rank, each in enumerate(files)] for name in files[0]}
+    return {name: [histories[name] for histories in files] for name in files[0]}
 
 
 def plain_of(candidate: Candidate) -> dict[str, Any]:
@@ -220,32 +218,25 @@ def candidate_of(name: str, tree: dict[str, Any], builtin: str | None = None) ->
 # ------------------------------------------------------------------ in a rank
 
 
-def walk_rank(
-    run_dir: Path,
-    rank: int,
-    ranks: int,
-    port: int,
-    listener: socket.socket | None,
-    threads: int,
-    link: SupervisorLink,
-) -> None:
+def walk_rank(task: RankTask, link: Link) -> None:
     """Entry of a rank process: the trial run in both precisions; its histories go to `rank_<r>.pt`."""
-    torch.set_num_threads(threads)
-    tree = yaml.safe_load((run_dir / "config.yaml").read_text(encoding="utf-8"))
+    torch.set_num_threads(task.threads)
+    tree = yaml.safe_load((task.run_dir / "config.yaml").read_text(encoding="utf-8"))
     candidate = candidate_of(tree["name"], tree["strategy"])
-    nodes = tuple(tree["ranks_of_nodes"])
     comm = connect(
-        Topology.of(nodes),
-        rank,
-        host=HOST,
-        port=port,
-        listener_fd=listener.detach() if listener else None,
+        Topology.of(tuple(tree["ranks_of_nodes"])),
+        task.rank,
+        host=task.meeting.host,
+        port=task.port,
+        listener_fd=task.listener_fd(),
         device=CPU,
         timeout_s=STALL_S + 60,
     )
     comm.on_call = link
-    walks = walks_on(comm, candidate, run_dir / "checkpoints")
-    torch.save({name: _packed(history) for name, history in walks.items()}, run_dir / f"rank_{rank}.pt")
+    walks = walks_on(comm, candidate, task.run_dir / "checkpoints")
+    for history in walks.values():
+        history.strategy = history.replica = history.traffic = None  # they belong to this process
+    torch.save(walks, task.run_dir / f"rank_{task.rank}.pt")
     comm.barrier(WORLD)
     link.finish("finished", None, None)
     comm.close()
@@ -278,21 +269,3 @@ def _walk(scenario: Scenario, comm: TorchCommunicator, checkpoints: Path | None)
 
     observer = ScenarioObserver(scenario, comm)
     return observed_run(observer, make_replica, GivenData(scenario), checkpoints, comm.device)
-
-
-_KEPT = ("parameters", "agreed", "sizes", "final", "given", "names")
-
-
-def _packed(history: History) -> dict[str, Any]:
-    return {
-        **{name: getattr(history, name) for name in _KEPT},
-        "calls": [list(dataclasses.astuple(call)) for call in history.calls],
-    }
-
-
-def _history(rank: int, packed: dict[str, Any]) -> History:
-    calls = [
-        Call(step, during, c, v, tuple(members), b) for step, during, c, v, members, b in packed["calls"]
-    ]
-    names = [(name, numel) for name, numel in packed["names"]]
-    return History(rank, calls=calls, **{**{name: packed[name] for name in _KEPT}, "names": names})

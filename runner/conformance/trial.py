@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...datasets.stream_seeds import stream_seed
 from ...strategies.base import AsynchronousStrategy
-from ...strategies.seeds import derive
 from ..communication.link_costs import AlphaBeta
 from .checks import Candidate, RanksOfNodes
 from .driver import drive, jittered
@@ -71,7 +71,7 @@ def noise(dtype: torch.dtype, short_last: bool) -> Data:
 
     @cache
     def data(rank: int, step: int) -> tuple[Tensor, Tensor]:
-        generator = torch.Generator().manual_seed(derive(7, "trial", rank, step))
+        generator = torch.Generator().manual_seed(stream_seed(7, "trial", rank, step))
         short = short_last and step % STEPS_PER_EPOCH == STEPS_PER_EPOCH - 1
         inputs = torch.randn((5 if rank == 0 else 4) - short, FEATURES, generator=generator)
         targets = (inputs[:, 0] > 0).long() + (inputs[:, 1] > 0.3).long()

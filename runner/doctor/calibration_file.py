@@ -8,7 +8,8 @@ import yaml
 from ..config.cluster import ClusterConfig
 from ..config.typed import typed
 from ..machine.folders import writing
-from .calibration_fit import TRUSTED, WIDEST, Calibration, Interval, Overlap, Steps
+from ..records import display
+from .calibration_fit import TRUSTED, Calibration, Interval, Overlap, Steps
 
 MESSAGES = 2  # one after the other, of an all-reduce of two ranks; its payload passes the link once
 
@@ -39,8 +40,8 @@ def render(results: Calibration, name: str) -> str:
         *_steps(results),
         *_overlap(results.overlap),
         _speeds(steps),
-        f"  jitter: {steps.jitter} # of {steps.own.size} steps; the likeliest of {', '.join(WIDEST)}",
-        f"  jitter_cv: {number(steps.jitter_cv)} # the likeliest: standard deviation over mean",
+        f"  jitter: {steps.jitter} # of {steps.own.size} steps: none, or the likeliest family",
+        f"  jitter_cv: {number(steps.jitter_cv)} # the likeliest standard deviation over mean",
         f"  # {name}.csv next to it has the {steps.own.size} measured steps of {results.batch} samples:",
         f"  # trace: PATH/{name}.csv takes them one by one, and fixed_ms to jitter_cv then have no effect.",
         "  trace: null",
@@ -87,15 +88,6 @@ def between(interval: Interval, times: float = 1) -> str:
     return f"{number(times * interval[0])} to {number(times * interval[1])}"
 
 
-def payload(count: float) -> str:
-    """Bytes as 64 KiB."""
-    for unit in ("B", "KiB"):
-        if count < 1024:
-            return f"{count:g} {unit}"
-        count /= 1024
-    return f"{count:g} MiB"
-
-
 # ------------------------------------------------------------------ parts of the file
 
 
@@ -134,7 +126,7 @@ def _link(results: Calibration, kind: str, over: str) -> list[str]:
         f"  {kind}: # all-reduce {over}: {fit.rounds} rounds, each of all sizes.",
         "    # Each after a training step, for that is when training sends: sockets and caches are cold",
         "    # then. Least squares of relative errors.",
-        f"    # Worst size: {payload(fit.worst_at)}, modelled {percent(fit.worst)} of what was measured.",
+        f"    # Worst size: {display.size(fit.worst_at)}, modelled {percent(fit.worst)}.",
         f"    rate_gbit: {number(8e-9 * fit.rate)} # {between(fit.rate_interval, 8e-9)}",
         f"    latency_us: {latency_us} # of a message: {between(fit.fixed_interval, 1e6 / MESSAGES)}",
         "    efficiency: 1.0 # is in the rate",

@@ -6,11 +6,8 @@ not counted. The step is the train loop's own, on noise that is made beforehand.
 """
 
 import dataclasses
-import socket
 import statistics
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,7 +21,8 @@ from ...strategies.topology import WORLD
 from ..communication.torch_communicator import TorchCommunicator
 from ..config.parts import TrainConfig
 from ..config.run_config import RunConfig
-from ..launch.rank import MeetingLink, meet
+from ..launch.rank import meet
+from ..launch.rank_process import Link, RankTask
 from ..records.json_lines import read_json
 from ..simulation import timing_only
 from ..simulation.simulated_world import Recorded
@@ -63,34 +61,22 @@ class Apart(DDP):
         return False
 
 
-def measure(
-    run_dir: Path,
-    rank: int,
-    ranks: int,
-    port: int,
-    listener: socket.socket | None,
-    threads: int,
-    link: MeetingLink,
-) -> None:
-    """Do the task in `run_dir`; rank 0 sends the measurements as its summary.
+def measure(task: RankTask, link: Link) -> None:
+    """Do what the run directory asks for; rank 0 sends the measurements as its summary.
 
     Raises:
         ConfigError: the run directory asks for something impossible.
     """
-    config, comm = meet(run_dir, rank, ranks, port, listener, threads, link.meeting)
-    task = MeasureTask(**read_json(run_dir / TASK))
-    parts: dict[str, Callable[[Rig, MeasureTask, MeetingLink], dict[str, Any]]] = {
-        "steps": steps,
-        "sums": sums,
-        "overlap": overlap,
-    }
-    measured = parts[task.part](Rig(config, comm), task, link)
+    wanted = MeasureTask(**read_json(task.run_dir / TASK))
+    config, comm = meet(task)
+    part = {"steps": steps, "sums": sums, "overlap": overlap}[wanted.part]
+    measured = part(Rig(config, comm), wanted, link)
     comm.barrier(WORLD)
-    link.finish("finished", measured if rank == 0 else None, None)
+    link.finish("finished", measured if task.rank == 0 else None, None)
     comm.close()
 
 
-def steps(rig: "Rig", task: MeasureTask, link: MeetingLink) -> dict[str, Any]:
+def steps(rig: "Rig", task: MeasureTask, link: Link) -> dict[str, Any]:
     """Times of steps without sums, all ranks at once, the sizes in turn.
 
     Returns seconds: `sizes` [rounds][sizes][ranks], the mean of a round's steps; `own` [ranks][steps] of
@@ -124,8 +110,8 @@ def steps(rig: "Rig", task: MeasureTask, link: MeetingLink) -> dict[str, Any]:
     }
 
 
-def sums(rig: "Rig", task: MeasureTask, link: MeetingLink) -> dict[str, Any]:
-    """All-reduces of each payload, each after a step of the run's own size, as in training.
+def sums(rig: "Rig", task: MeasureTask, link: Link) -> dict[str, Any]:
+    """All-reduces of each payload: after a step of the run's own size (`paused`), and one right behind it.
 
     Then sockets and caches are cold. Returns seconds: `sums` [rounds][payloads].
     """
@@ -141,7 +127,7 @@ def sums(rig: "Rig", task: MeasureTask, link: MeetingLink) -> dict[str, Any]:
     return {"sums": rig.lasted(stamps).view(task.rounds, len(tensors)).tolist()}
 
 
-def overlap(rig: "Rig", task: MeasureTask, link: MeetingLink) -> dict[str, Any]:
+def overlap(rig: "Rig", task: MeasureTask, link: Link) -> dict[str, Any]:
     """The run's own step without sums, DDP's sums without a step, and DDP's step, in turn.
 
     Returns seconds: `alone`, `ddp`, [rounds][2], the mean over ranks of the forward pass and of forward and

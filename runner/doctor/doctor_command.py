@@ -27,7 +27,7 @@ OK, FOUND = 0, 3
 LAUNCHERS = ("simulated", "local", "slurm", "torchrun", "emulated")
 SLURM_COMMANDS = ("sbatch", "srun", "scontrol", "squeue", "sacct", "scancel")
 SHORT_S, TORCH_S = 2.0, 60.0
-_SIGNS = {"error": ("✗", "X", "red"), "warning": ("!", "!", "yellow")}
+_STYLES = {"error": "red", "warning": "yellow"}
 # What libraries print while they load must not get into the JSON.
 _TORCH = f"""\
 import json, os
@@ -238,11 +238,8 @@ def _results(facts: MachineFacts) -> str:
 def show_findings(console: Console, findings: Sequence[Finding]) -> None:
     """Print a block for each finding: what was seen, why it matters, what to do. Lines are not cut."""
     for finding in findings:
-        sign, plain, style = _SIGNS[finding.severity]
         say(console, "")
-        head = Text(
-            f"{plain if console.options.ascii_only else sign} {finding.severity}", style=f"bold {style}"
-        )
+        head = Text(finding.severity, style=f"bold {_STYLES[finding.severity]}")
         console.print(head + Text(f"  {finding.topic}: {finding.what}"), soft_wrap=True)
         say(console, f"  why: {finding.cause}", "dim")
         console.print(Text("  fix: ", style="green") + Text(finding.fix), soft_wrap=True)
@@ -265,6 +262,6 @@ def _print(console: Console, rows: Sequence[Row], findings: Sequence[Finding]) -
 
 
 def _conclusion(findings: Sequence[Finding]) -> str:
-    counts = {name: sum(finding.severity == name for finding in findings) for name in _SIGNS}
+    counts = {name: sum(finding.severity == name for finding in findings) for name in _STYLES}
     parts = [f"{count} {name}{'s' * (count != 1)}" for name, count in counts.items() if count]
     return ", ".join(parts) + "." if parts else "Nothing is wrong."

@@ -5,7 +5,6 @@ in the run directory after each part, so that a later failure loses nothing.
 """
 
 import logging
-import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -26,8 +25,8 @@ from ..conformance.checks import Candidate, Failed
 from ..conformance.driver import drive
 from ..conformance.scenario import Call, History
 from ..conformance.trial import trial_scenario
-from ..launch.rank import MeetingLink as SupervisorLink
 from ..launch.rank import meet
+from ..launch.rank_process import Link, RankTask
 from ..launch.slurm.job import ENTRY_FILE
 from ..machine.facts import process_facts
 from ..machine.gpu_facts import nccl_version
@@ -49,7 +48,7 @@ _log = logging.getLogger(__name__)
 class Phase:
     """The phase of the check, for the supervisor, whose message about a hang names it, and in a file."""
 
-    def __init__(self, link: SupervisorLink, file: Path | None) -> None:
+    def __init__(self, link: Link, file: Path | None) -> None:
         self._link, self._file, self._name = link, file, ""
 
     def __call__(self, name: str) -> None:
@@ -69,19 +68,12 @@ class Phase:
         self._link.call = f"{self._name}: {name}" if name else self._name
 
 
-def examine(
-    run_dir: Path,
-    rank: int,
-    ranks: int,
-    port: int,
-    listener: socket.socket | None,
-    threads: int,
-    link: SupervisorLink,
-) -> None:
+def examine(task: RankTask, link: Link) -> None:
     """Check the cluster as one rank; arguments and errors as of `rank.run_rank`. Strategies: entry.json."""
+    run_dir, rank = task.run_dir, task.rank
     phase = Phase(link, run_dir / PHASE_FILE if rank == 0 else None)
     phase("rendezvous")
-    config, comm = meet(run_dir, rank, ranks, port, listener, threads, link.meeting)
+    config, comm = meet(task)
     topology = comm.topology
     comm.on_call = phase  # pyright: ignore[reportAttributeAccessIssue] (a property where an attribute is asked)
     result: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "complete": False, "contracts": []}
@@ -92,7 +84,7 @@ def examine(
             write_json(run_dir / RESULT, result)
 
     phase("facts of each rank")
-    row = facts_of(comm, config.results_dir, link.meeting.host, threads)
+    row = facts_of(comm, config.results_dir, task.meeting.host, task.threads)
     rows = comm.gather_values(row)
     save(**about(comm, rows))
     hosts = [rows[topology.on_node(node)[0]]["host"] for node in range(topology.nodes)]

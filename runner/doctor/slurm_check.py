@@ -5,7 +5,7 @@ ranks found in the way of `daso-bench doctor`.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,12 @@ def check(words: Sequence[str], *, config_dir: Path | None, cwd: Path) -> int:
     if allocation is None:
         status = _submit(directory, config, console)
     else:
-        run_here(directory, config, allocation, _phase_printer(console), ENTRY)
+
+        def on_event(event: Mapping[str, Any]) -> None:
+            if note := display.notice(event):
+                display.say(console, f"  {note}")
+
+        run_here(directory, config, allocation, on_event, ENTRY)
         status = directory.status()
     return conclude(console, directory.path, config, status)
 
@@ -174,21 +179,6 @@ def _progress_lines(status: Mapping[str, Any], path: Path) -> list[str]:
     except OSError:
         phase = ""
     return [f"running on {nodes}" if nodes else "running", *([f"  {phase}"] if phase else [])]
-
-
-def _phase_printer(console: Console) -> Callable[[Mapping[str, Any]], None]:
-    """Prints the phases of the ranks in this allocation, from the events of their supervisor."""
-    last = ""
-
-    def on_event(event: Mapping[str, Any]) -> None:
-        nonlocal last
-        phase = str((event.get("progress") or {}).get("phase") or "") if event.get("rank") == 0 else ""
-        note = display.notice(event) or (phase if phase != last else "")
-        if note:
-            last = phase or last
-            display.say(console, f"    {note}")
-
-    return on_event
 
 
 # ------------------------------------------------------------------ the result

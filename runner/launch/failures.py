@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol
 
 from ..machine.signals import signal_name
 from ..records.run_directory import FAILED, INTERRUPTED, OK, Outcome
+from .rank_process import FINISH_STATUSES
 
 Kind = Literal["signal", "frozen", "exit", "exception"]
 
@@ -33,17 +34,6 @@ _CONSEQUENCE_TYPES = (
 LOST = 254  # the exit code of a process on another machine that ended for an unknown reason
 # A rank that aborts (SIGABRT) mostly does so because a helper thread of gloo or NCCL lost its peer.
 _RANKS_OF_KINDS: dict[Kind, int] = {"signal": 0, "frozen": 0, "exit": 1, "exception": 2}
-# The worst of the ranks' statuses is the run's.
-_STATUSES = ("finished", "cancelled", "timed_out", "diverged")
-_FORKSERVER_GONE = 255  # the exit code that multiprocessing reports when the forkserver has ended
-
-
-@dataclass(frozen=True)
-class Vitals:
-    """The states of a process's threads and the processor time it has used, from the kernel."""
-
-    states: str  # one letter per thread, see proc(5): R running, S asleep, D in the disk, T and t stopped
-    cpu_ticks: int
 
 
 class RankHandle(Protocol):
@@ -73,7 +63,6 @@ class Rank:
     host: str | None = None  # of a process on a machine that may not be the supervisor's
     heard_s: float = 0.0
     beats: int = 0
-    vitals: Vitals | None = None
     progress: dict[str, Any] = field(default_factory=dict)
     progress_text: str = "[0, {}]"  # of a beat without progress
     call: str = ""
@@ -178,29 +167,21 @@ def judge(
     before anything went wrong, so faults after that are part of the stopping. After an interrupt the
     exit code is INTERRUPTED whatever the status: a sweep must not go on.
     """
+    summary = next((rank.finish["summary"] for rank in ranks if rank.finish and rank.finish["summary"]), {})
+    finishes = [rank.finish for rank in ranks if rank.finish is not None]
+    worst = max(finishes, key=lambda finish: FINISH_STATUSES.index(finish["status"]), default=None)
     if interrupted_first:
-        return _interrupted(ranks, interrupts[0])
+        late = [rank.number for rank in ranks if rank.finish is None]
+        status = "cancelled" if late or worst is None else worst["status"]
+        more = f"; {_those(late)} did not stop in good order" if late else ""
+        reason = None if status == "finished" else f"interrupted by {interrupts[0]}{more}"
+        return Outcome(status=status, reason=reason, exit_code=INTERRUPTED, summary=summary)
     if stall is not None or faults:
         outcome = _stalled(ranks, stall) if stall is not None else _failed(ranks, faults)
         return replace(outcome, exit_code=INTERRUPTED) if interrupts else outcome
-    finishes = [rank.finish for rank in ranks if rank.finish is not None]
-    worst = max(finishes, key=lambda finish: _STATUSES.index(finish["status"]))
-    status = worst["status"]
-    return Outcome(
-        status=status,
-        reason=worst["reason"],
-        exit_code=OK if status == "finished" else FAILED,
-        summary=_summary(ranks),
-    )
-
-
-def _interrupted(ranks: list[Rank], signal: str) -> Outcome:
-    late = [rank.number for rank in ranks if rank.finish is None]
-    statuses = [rank.finish["status"] for rank in ranks if rank.finish is not None]
-    status = "cancelled" if late else max(statuses, key=_STATUSES.index)
-    more = f"; {_those(late)} did not stop in good order" if late else ""
-    reason = None if status == "finished" else f"interrupted by {signal}{more}"
-    return Outcome(status=status, reason=reason, exit_code=INTERRUPTED, summary=_summary(ranks))
+    assert worst is not None
+    code = OK if worst["status"] == "finished" else FAILED
+    return Outcome(status=worst["status"], reason=worst["reason"], exit_code=code, summary=summary)
 
 
 def _stalled(ranks: list[Rank], stall: str) -> Outcome:
@@ -210,8 +191,6 @@ def _stalled(ranks: list[Rank], stall: str) -> Outcome:
 
 def _failed(ranks: list[Rank], faults: list[Fault]) -> Outcome:
     cause = root_cause(faults)
-    if all(rank.exit_code == _FORKSERVER_GONE for rank in ranks):
-        cause = replace(cause, text="died with all others: the forkserver that made them is gone (killed?)")
     log = next(rank.log for rank in ranks if rank.number == cause.rank)
     return Outcome(
         status="failed",
@@ -220,10 +199,6 @@ def _failed(ranks: list[Rank], faults: list[Fault]) -> Outcome:
         raised=cause.kind == "exception" and cause.suspect,
         details=f"{cause.traceback.rstrip()}\nlog of rank {cause.rank}: {log}".lstrip(),
     )
-
-
-def _summary(ranks: list[Rank]) -> dict[str, Any]:
-    return next((rank.finish["summary"] for rank in ranks if rank.finish and rank.finish["summary"]), {})
 
 
 def whereabouts(ranks: list[Rank]) -> str:
@@ -241,32 +216,11 @@ def _those(numbers: list[int]) -> str:
     return f"rank{'s' * (len(numbers) != 1)} {', '.join(map(str, numbers))}"
 
 
-def vitals(pid: int, proc: Path = Path("/proc")) -> Vitals | None:
-    """The vitals of process `pid`; None if it is gone or the kernel has no /proc (macOS)."""
-    states, ticks = "", 0
+def is_stopped(pid: int) -> bool:
+    """Whether all threads of the process are stopped, as by SIGSTOP (see proc(5)); False if it is gone."""
     try:
-        for task in (proc / str(pid) / "task").iterdir():
-            # The command's name is in brackets and may contain anything, also brackets.
-            fields = (task / "stat").read_text(errors="replace").rpartition(")")[2].split()
-            states += fields[0]
-            ticks += int(fields[11]) + int(fields[12])
-    except (OSError, IndexError, ValueError):
-        return None
-    return Vitals(states, ticks)
-
-
-def stopped_or_stuck(before: Vitals | None, now: Vitals | None, silent_ticks: float) -> str | None:
-    """Why a rank that sent no heartbeat for `silent_ticks` is called frozen, or None if it is merely busy.
-
-    Busy: a thread runs, waits for a core or the disk, or the process used a tenth of the time (native code
-    that holds Python's lock, an overloaded machine). The stall watch looks after those.
-    """
-    if now is None:
-        return "it is silent"
-    if all(state in "Tt" for state in now.states):
-        return "it is stopped, as by SIGSTOP"
-    if any(state in "RD" for state in now.states):
-        return None
-    if before is not None and now.cpu_ticks - before.cpu_ticks >= 0.1 * silent_ticks:
-        return None
-    return "it sleeps with Python's lock held"
+        # The command's name is in brackets and may contain anything, also brackets.
+        stats = [file.read_text(errors="replace") for file in Path(f"/proc/{pid}/task").glob("*/stat")]
+    except OSError:
+        return False
+    return bool(stats) and all(stat.rpartition(")")[2].split()[0] in "Tt" for stat in stats)

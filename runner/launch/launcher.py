@@ -29,7 +29,7 @@ class Launcher:
     1. A module with two classes. A frozen dataclass derived from `LauncherConfig` (or from `LocalConfig`,
        `ExternalConfig`) has the keys; its `run_by` is the dotted path of the second class. That one derives
        from `Launcher` (or from `LocalLauncher`) and defines `run` or `hand_over`. Where a program starts the
-       ranks, `remote.RemoteRanks` with a `Starter` and `attempt.run_attempt` do the rest; `torchrun.py` is
+       ranks, `remote.RemoteRanks` with a `Starter` and `supervisor.run_attempt` do the rest; `torchrun.py` is
        the shortest example.
     2. `conf/launcher/NAME.yaml`: its first comment line is what `daso-bench list` shows, then `name: NAME`
        and every key. `_target_` is the dotted path of the dataclass. A built-in launcher has no `_target_`:
@@ -58,7 +58,7 @@ class Launcher:
     ) -> Outcome:
         """Run it now and return when all its processes have ended; status.json is written.
 
-        `on_event`: see `attempt.run_attempt`. Raises ConfigError, MachineError where it could not be started.
+        `on_event`: see `supervisor.run_attempt`. Raises ConfigError, MachineError if it cannot be started.
         """
         raise ConfigError(f"launcher={config.launcher.name}: cannot run {directory.run_id} from here")
 
@@ -93,6 +93,14 @@ def external_launcher(configs: Iterable[RunConfig | None]) -> Launcher | None:
     if len(launchers) > 1:
         raise ConfigError("launcher: a sweep goes to one launcher alone; start one sweep for each")
     return next(iter(launchers), None)
+
+
+def refuse_uneven_nodes(config: RunConfig) -> None:
+    """Raise ConfigError where the nodes have different numbers of ranks, which no external starter makes."""
+    nodes = config.cluster.ranks_of_nodes
+    if len(set(nodes)) > 1:
+        starter = config.launcher.name
+        raise ConfigError(f"cluster.ranks_per_node={list(nodes)}: {starter} starts as many on every node")
 
 
 def threads_of(config: RunConfig) -> int:

@@ -8,37 +8,31 @@ import signal
 import socket
 import sys
 import types
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from ...strategies.errors import ConfigError, MachineError
-from ...strategies.topology import Topology
-from ..config.cluster import ClusterConfig
+from ...strategies.errors import MachineError
 from ..config.launchers import LocalConfig
 from ..machine.cores import Awake, apart_here, threads_per_rank, timing_validity, usable_cores
 from ..machine.signals import LEFT_TO_THE_SUPERVISOR, SUPERVISOR_VARIABLE
 from ..records.run_directory import Outcome, RunDirectory
-from .attempt import PATIENCE_S, Ranks, run_attempt
-from .emulated.namespaces import NodeEntry
-from .emulated.nodes import Nodes, has_netem, impossible
+from .emulated.nodes import Nodes, impossible
 from .failures import Rank
 from .launcher import Launcher, ranks_in_words, threads_of
 from .rank_process import Meeting, RankTask, run_rank_process
-from .supervisor import Event
+from .supervisor import PATIENCE_S, Event, Ranks, run_attempt
 
 if TYPE_CHECKING:
     from ..config.run_config import RunConfig  # loads torch, which no supervisor needs
 
 HOST = "127.0.0.1"
-PORT = 29500  # of the rendezvous of emulated nodes: nobody else is on the network of a run's nodes
 ENTRY = "daso_bench.runner.launch.rank:run_rank"
-ALL_RANKS = "daso_bench.runner.launch.simulated_run:run_all"  # all ranks in one process
+ALL_RANKS = "daso_bench.runner.launch.rank:run_all"  # all ranks in one process
 PRELOAD = ("torch", "torch._dynamo", "daso_bench.runner.launch.rank")
 _ALWAYS_PRELOADED = ("daso_bench.runner.machine.signals", "daso_bench.runner.launch.rank_process")
 # While it loads, the forkserver must start no pool of threads: a forked child would inherit its locks but
@@ -98,81 +92,37 @@ class SimulatedLauncher(LocalLauncher):
         return [f"1, for {ranks_in_words(config)} in virtual time"]
 
 
-class Venue(ABC):
-    """The network on which the ranks of a run meet. Entered before anything changes, left after them."""
+class Loopback:
+    """All ranks on this machine's loopback interface: the network of a run, as `Nodes` is one.
 
-    meeting: Meeting
-    port: int
-    listener: socket.socket | None = None  # rank 0's, open; None: rank 0 opens the port itself
-    emulated: bool = False  # devices and links are slower ones than this machine's: other checks apply
-    keep_awake: bool = False  # no core may fall asleep meanwhile
+    Entering opens the port of the rendezvous, `port` or a free one for None. `lacking`: why the kernel does
+    not make the links that were asked for.
+    """
 
-    @abstractmethod
-    def __enter__(self) -> Self: ...
+    keep_awake = False
 
-    @abstractmethod
-    def __exit__(self, *_: object) -> None: ...
-
-    def node(self, rank: int) -> NodeEntry | None:
-        """The emulated node of a rank."""
-        return None
-
-    def broken(self) -> str | None:
-        """Why no rank can reach another any more; None if they can."""
-        return None
-
-
-class Loopback(Venue):
-    """All ranks on this machine's loopback interface. `port`: of the rendezvous, None for a free one."""
-
-    def __init__(
-        self, port: int | None, *, modelled: bool = False, instead_of_kernel: str | None = None
-    ) -> None:
-        """`instead_of_kernel`: why the kernel does not make the links that were asked for."""
-        self._port, self.emulated = port, modelled
-        known = {"network": {"made_by": "ranks", "instead_of_kernel": instead_of_kernel}} if modelled else {}
+    def __init__(self, port: int | None, *, modelled: bool = False, lacking: str | None = None) -> None:
+        self._asked = port
+        known = {"network": {"made_by": "ranks", "instead_of_kernel": lacking}} if modelled else {}
         self.meeting = Meeting(network="modelled" if modelled else "none", known=known)
 
     def __enter__(self) -> Self:
-        self.listener = _listen(self._port)
-        self.port = self.listener.getsockname()[1]
+        self.listener = _listen(self._asked)
+        self.port: int = self.listener.getsockname()[1]
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.listener is not None:
-            self.listener.close()
+        self.listener.close()
 
-
-class EmulatedNodes(Venue):
-    """A network namespace for each node, and links between them that the kernel shapes."""
-
-    port = PORT
-    emulated = True
-
-    def __init__(self, cluster: ClusterConfig) -> None:
-        self._nodes = Nodes(cluster.ranks_of_nodes, cluster.links.inter, cluster.links.node_speeds)
-        self._node_of_rank = Topology.of(cluster.ranks_of_nodes).node_of_rank
-
-    def __enter__(self) -> Self:
-        nodes = self._nodes.__enter__()
-        first = nodes.entries[0]
-        self.meeting = Meeting(
-            host=first.address,
-            network="kernel",
-            interface=first.interface,
-            unshaped_interface=first.unshaped_interface,
-            known={"network": {"made_by": "kernel", "commands": list(nodes.commands), "turns": nodes.turns}},
-        )
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._nodes.__exit__(None, None, None)
-
-    def node(self, rank: int) -> NodeEntry | None:
-        return self._nodes.entries[self._node_of_rank[rank]]
+    def node(self, rank: int) -> None:
+        """No rank has a network of its own."""
 
     def broken(self) -> str | None:
-        return self._nodes.broken()
+        """The loopback never breaks."""
+        return None
+
+
+Venue = Loopback | Nodes
 
 
 def venue_of(config: RunConfig) -> Venue:
@@ -183,26 +133,18 @@ def venue_of(config: RunConfig) -> Venue:
     launcher, cluster = config.launcher, config.cluster
     network, lacking = launcher.asked_network, None
     if network == "auto":
-        lacking = cluster.kernel_lacks() or impossible() or _latency(cluster)
+        lacking = cluster.kernel_lacks() or impossible(cluster.links.inter.latency_us)
         network = "kernel" if lacking is None else "modelled"
     if network == "kernel":
-        venue: Venue = EmulatedNodes(cluster)
+        venue = Nodes(cluster.ranks_of_nodes, cluster.links.inter, cluster.links.node_speeds)
     else:
-        venue = Loopback(launcher.port, modelled=network == "modelled", instead_of_kernel=lacking)
-    venue.keep_awake = venue.emulated and isinstance(launcher, LocalConfig) and launcher.keep_awake
+        venue = Loopback(launcher.port, modelled=network == "modelled", lacking=lacking)
+    venue.keep_awake = network != "none" and isinstance(launcher, LocalConfig) and launcher.keep_awake
     return venue
-
-
-def _latency(cluster: ClusterConfig) -> str | None:
-    if not cluster.links.inter.latency_us or has_netem():
-        return None
-    return f"cluster.links.inter.latency_us={cluster.links.inter.latency_us:g}: this kernel has no netem"
 
 
 def _listen(port: int | None) -> socket.socket:
     """An open, listening socket: a port that no other run can take from now on."""
-    if port is not None and not 1 <= port <= 65535:
-        raise ConfigError(f"launcher.port={port}: must be null (a free one) or between 1 and 65535")
     try:
         return socket.create_server((HOST, port or 0), backlog=1024)
     except OSError as error:
@@ -253,7 +195,7 @@ def launch(
     `threads`: per rank; `workers`: loader processes of each rank; `pin`: each rank has as many cores
     of its own. `venue`: the network on which they meet; None: the loopback, at `port` (None: a free one).
     `stall_s`: seconds without progress of any rank after which the run is given up. `patience_s`: seconds
-    that an interrupt leaves the ranks to save and stop in good order. `on_event`: see `attempt.run_attempt`.
+    that an interrupt leaves the ranks to save and stop in good order. `on_event`: see `run_attempt`.
 
     Raises ConfigError if another process runs this run or a setting is wrong, MachineError if the venue (its
     port, its networks, cores to pin to) is not available or the directory cannot be written: all before
@@ -263,83 +205,74 @@ def launch(
     venue = venue or Loopback(port)
     per_rank = threads_per_rank(threads, ranks, workers=workers)
     cores = apart_here(ranks, per_rank + workers) if pin else [()] * ranks
-    forked = _Forked(directory, cores, per_rank, workers, venue, entry, preload)
+    forked = _Forked(directory, venue, cores, per_rank, workers, entry, preload)
     return run_attempt(directory, forked, stall_s=stall_s, patience_s=patience_s, on_event=on_event)
 
 
+@dataclass
 class _Forked(Ranks):
     """Ranks that the forkserver forks. Entering enters their venue, before anything changes."""
 
-    def __init__(
-        self,
-        directory: RunDirectory,
-        cores: Sequence[tuple[int, ...]],
-        threads: int,
-        workers: int,
-        venue: Venue,
-        entry: str,
-        preload: Sequence[str],
-    ) -> None:
-        """`cores`: those that each rank is bound to, or none."""
-        self._directory, self._threads, self._workers = directory, threads, workers
-        self._cores, self._ranks = cores, len(cores)
-        self._venue, self._entry, self._preload = venue, entry, preload
-        self._awake: Awake | None = None
+    directory: RunDirectory
+    venue: Venue
+    cores: Sequence[tuple[int, ...]]  # by rank, those that it is bound to; () for none
+    threads: int
+    workers: int
+    entry: str
+    preload: Sequence[str]
+    _awake: Awake | None = None
 
     def __enter__(self) -> Self:
-        self._venue.__enter__()
+        self.venue.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._awake is not None:
             self._awake.end()
-        self._venue.__exit__()
+        self.venue.__exit__()
 
     def about(self) -> dict[str, Any]:
-        if self._venue.emulated:  # the ranks measure themselves whether they have room
+        if self.venue.meeting.network != "none":  # the ranks measure themselves whether they have room
             return {"timing": {"valid": False, "reasons": ["its validity is not checked yet"]}}
-        valid, reasons = timing_validity(self._ranks, self._threads, usable_cores(), self._workers)
+        valid, reasons = timing_validity(len(self.cores), self.threads, usable_cores(), self.workers)
         return {"timing": {"valid": valid, "reasons": reasons}}
 
     def broken(self) -> str | None:
-        return self._venue.broken()
+        return self.venue.broken()
 
-    def start(self, started: list[Rank], attempt: int) -> dict[str, Any]:
-        warm(self._preload)
-        meeting = self._venue.meeting
-        if self._venue.keep_awake:
+    def start(self, started: list[Rank]) -> dict[str, Any]:
+        warm(self.preload)
+        venue, meeting = self.venue, self.venue.meeting
+        if venue.keep_awake:
             self._awake = Awake()
             meeting = replace(meeting, awake=self._awake.pids)
-        for rank in range(self._ranks):
+        for rank, cores in enumerate(self.cores):
             task = RankTask(
-                run_dir=str(self._directory.path),
-                run_id=self._directory.run_id,
-                log=str(self._directory.rank_log(rank)),
+                run_dir=self.directory.path,
                 rank=rank,
-                ranks=self._ranks,
-                port=self._venue.port,
-                threads=self._threads,
-                entry=self._entry,
+                ranks=len(self.cores),
+                port=venue.port,
+                threads=self.threads,
+                entry=self.entry,
+                listener=None if rank else venue.listener,
                 meeting=meeting,
-                node=self._venue.node(rank),
-                cores=self._cores[rank],
+                node=venue.node(rank),
+                cores=cores,
             )
-            started.append(_start_rank(task, self._venue.listener))
-        if self._venue.listener is not None:
+            started.append(_start_rank(task, self.directory.rank_log(rank)))
+        if venue.listener is not None:
             # Rank 0 has it; were it open here too, its death would leave others waiting.
-            self._venue.listener.close()
+            venue.listener.close()
         pids = [rank.process.pid for rank in started]
-        return {"ranks": self._ranks, "threads": self._threads, "port": self._venue.port, "pids": pids}
+        return {"ranks": len(started), "threads": self.threads, "port": venue.port, "pids": pids}
 
 
-def _start_rank(task: RankTask, listener: socket.socket | None) -> Rank:
-    """Start one rank with its end of the line to the supervisor; rank 0 also gets the rendezvous socket."""
+def _start_rank(task: RankTask, log: Path) -> Rank:
+    """Start one rank with its end of the line to the supervisor."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     process: ForkServerProcess = multiprocessing.get_context("forkserver").Process(
-        target=run_rank_process,
-        args=(task, theirs, None if task.rank else listener),
-        name=f"rank {task.rank}",
+        target=run_rank_process, args=(task, theirs), name=f"rank {task.rank}"
     )
     try:
         with closing(theirs), no_main():
@@ -347,7 +280,7 @@ def _start_rank(task: RankTask, listener: socket.socket | None) -> Rank:
     except (OSError, EOFError) as error:
         ours.close()
         raise MachineError(f"rank {task.rank} cannot be started: {error or 'the forkserver died'}") from error
-    return Rank(number=task.rank, process=process, line=ours, log=Path(task.log))
+    return Rank(number=task.rank, process=process, line=ours, log=log)
 
 
 @contextmanager

@@ -1,21 +1,17 @@
-"""Training of one rank: reads the run directory, joins the other ranks, trains, reports its end."""
+"""What a rank process does: trains its rank among others, or all ranks in virtual time; evaluates a model."""
 
-import logging
 import os
-import socket
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
 
-from ...datasets.data import Data
+from ...datasets.data import SPLITS, Data
 from ...models.spec import InputSpec
-from ...strategies.errors import ConfigError
+from ...strategies.errors import ConfigError, ExpectedEnd
 from ...strategies.topology import WORLD, Topology
 from ..communication import gpus
 from ..communication.gpus import connect
@@ -24,7 +20,7 @@ from ..communication.modelled_network import ModelledCommunicator
 from ..communication.torch_communicator import TorchCommunicator
 from ..config import load
 from ..config.launchers import LocalConfig
-from ..config.model_building import build
+from ..config.model_building import build, input_spec
 from ..config.reader_config import order_alone
 from ..config.run_config import RunConfig
 from ..machine import gpu_facts
@@ -32,10 +28,13 @@ from ..machine.cores import RunQueue
 from ..machine.environment import environment, rank_row
 from ..records.json_lines import RecordWriter, read_json, write_json
 from ..records.run_directory import RunDirectory, check_same_data, of_attempt
-from ..simulation.timing_only import profile_of
+from ..simulation import timing_only
+from ..simulation.simulated_world import simulate
+from ..simulation.simulator import OutOfTime
+from ..simulation.timeline import Timeline
 from ..training import checkpoint
-from ..training.callbacks import RunQueueTime
-from ..training.context import Backend, Listener, TrainContext
+from ..training.callbacks import Callback, RunQueueTime
+from ..training.context import Backend, TrainContext
 from ..training.data_errors import data_errors, file_errors, image_errors
 from ..training.device_model import ClusterDevice
 from ..training.evaluation import score
@@ -45,171 +44,222 @@ from ..training.torch_replica import TorchReplica
 from ..training.trainer import Trainer
 from ..training.workload import workload_of
 from .emulated.validity_checks import ValidityChecks
-from .rank_process import Meeting
-
-log = logging.getLogger(__name__)
+from .rank_process import Link, RankTask
 
 
-class SupervisorLink(Listener, Protocol):
-    """The supervisor's end of this rank."""
-
-    call: str
-    steps: int
-
-    def finish(
-        self, status: str, summary: dict[str, Any] | None = None, reason: str | None = None
-    ) -> None: ...
+class NodeLost(ExpectedEnd):
+    """A node of the modelled cluster has failed, as `cluster.failures_s` wanted it."""
 
 
-class MeetingLink(SupervisorLink, Protocol):
-    """The link of a real process: also where all ranks meet, and the collective of this rank's GPU."""
+class Appended:
+    """Rows at the end of a file that is open only while one is written: ranks may be thousands."""
 
-    meeting: Meeting
-    on_device: Callable[[], str]
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Append `row`."""
+        with RecordWriter(self._path) as writer:
+            writer.write(row)
 
 
-def run_rank(
-    run_dir: Path,
-    rank: int,
-    ranks: int,
-    port: int,
-    listener: socket.socket | None,
-    threads: int,
-    link: MeetingLink,
-) -> None:
-    """Train one rank of the run in `run_dir`.
-
-    Args:
-        port: of the rendezvous at `link.meeting.host`; rank 0 serves it on the open socket `listener`.
-        threads: of this rank's torch operations.
+def run_rank(task: RankTask, link: Link) -> None:
+    """Train one rank of the run in `task.run_dir`.
 
     Raises:
         ConfigError: the run directory asks for something impossible.
         RuntimeError: another rank is gone (torch.distributed), or whatever model and data raise.
     """
     started = time.monotonic_ns()
+    run_dir, meeting = task.run_dir, task.meeting
     link.call = "rendezvous"
-    config, comm = meet(run_dir, rank, ranks, port, listener, threads, link.meeting)
+    config, comm = meet(task)
     link.call = ""
     comm.on_call, link.on_device = link, comm.in_flight
-    device = comm.device
     attempt = len(read_json(run_dir / "status.json")["attempts"])
-    _write_environment(run_dir, config.launcher.name, comm, threads, device, attempt, link.meeting.known)
+    _write_environment(task, config.launcher.name, comm, attempt)
 
     with data_errors(config.dataset):
         data = config.dataset.load()
     check_same_data(run_dir, data.files)
     packed = of_run(config.dataset, config.reader, data)
     queue = RunQueue()
-    emulated = _emulated(config, comm, link.meeting, data, queue)
+    callbacks: list[Callback] = [RunQueueTime(queue, comm)]
+    remarks: list[str] = []
+    emulated: ClusterDevice | None = None
+    if isinstance(config.launcher, LocalConfig) and meeting.network != "none":
+        refuse = config.launcher.on_invalid == "refuse"
+        callbacks.append(ValidityChecks(config.cluster, comm, meeting, queue, refuse=refuse))
+        remarks.append(f"{meeting.network} network")
+        if (lacking := meeting.known.get("network", {}).get("instead_of_kernel")) is not None:
+            remarks.append(f"no kernel network: {lacking}")
+        if config.cluster.device.paces:
+            profile = timing_only.profile_of(config, InputSpec(*data.shape, data.classes))
+            emulated = ClusterDevice(config.cluster.device, comm.rank, profile, config.seed)
+            remarks.append("emulated devices")
 
     def make_replica(model: nn.Module, criterion: nn.Module) -> TorchReplica:
         replica = TorchReplica(model, criterion, comm)
-        if emulated is not None and emulated.device is not None:
-            replica.pad(emulated.device)
+        if emulated is not None:
+            replica.pad(emulated)
         return replica
+
+    def spend(what: str, samples: int) -> None:
+        if emulated is not None:
+            time.sleep(emulated.spend_ns(what, samples) / 1e9)
 
     backend = Backend(
         config.launcher.name,
         comm,
         make_replica,
-        device,
-        common_clock=link.meeting.one_clock,
+        comm.device,
+        common_clock=meeting.one_clock,
         started_ns=started,
-        callbacks=(RunQueueTime(queue, comm), *(() if emulated is None else (emulated.checks,))),
+        spend=spend,
+        callbacks=callbacks,
+        remarks=tuple(remarks),
         untimed=gpus.untimed(comm.ranks_on_a_gpu),
         make_workload=partial(workload_of, packed=packed, order_alone=order_alone(config.launcher)),
-        **({} if emulated is None else {"spend": emulated.spend, "remarks": emulated.remarks}),
     )
-    with RecordWriter(RunDirectory(run_dir).rank_records(rank)) as rows:
-        metrics = RecordWriter(run_dir / "metrics.jsonl") if rank == 0 else None
+    with RecordWriter(RunDirectory(run_dir).rank_records(task.rank)) as rows:
+        metrics = RecordWriter(run_dir / "metrics.jsonl") if task.rank == 0 else None
         context = TrainContext(config, backend, data, rows, metrics, link, attempt, run_dir / "checkpoints")
         with image_errors(config.dataset):
             result = Trainer(context).run()
         if metrics is not None:
             metrics.close()
     comm.barrier(WORLD)
-    link.finish(result.status, result.summary if rank == 0 else None, result.reason)
-    if rank == 0 and result.status == "finished":
+    link.finish(result.status, result.summary if task.rank == 0 else None, result.reason)
+    if task.rank == 0 and result.status == "finished":
         checkpoint.drop_resume_states(run_dir / "checkpoints")
     comm.close()
 
 
-def meet(
-    run_dir: Path,
-    rank: int,
-    ranks: int,
-    port: int,
-    listener: socket.socket | None,
-    threads: int,
-    meeting: Meeting,
-) -> tuple[RunConfig, TorchCommunicator]:
+def meet(task: RankTask) -> tuple[RunConfig, TorchCommunicator]:
     """Read the run directory, take this rank's device, and meet the other ranks; errors as of `run_rank`."""
-    torch.set_num_threads(threads)
-    config = load.load(run_dir / "config.yaml")
+    torch.set_num_threads(task.threads)
+    config = load.load(task.run_dir / "config.yaml")
     if config.launcher.pin:
         torch.set_num_interop_threads(1)  # more would share this rank's cores
     topology = Topology.of(config.cluster.ranks_of_nodes)
-    if topology.ranks != ranks:
-        raise ConfigError(f"{run_dir}: asks for {topology.ranks} ranks, {ranks} were started")
+    if topology.ranks != task.ranks:
+        raise ConfigError(f"{task.run_dir}: asks for {topology.ranks} ranks, {task.ranks} were started")
     comm = connect(
         topology,
-        rank,
-        host=meeting.host,
-        port=port,
-        listener_fd=listener.detach() if listener else None,
-        device=gpus.device_of(config.cluster, config.launcher, topology, rank),
+        task.rank,
+        host=task.meeting.host,
+        port=task.port,
+        listener_fd=task.listener_fd(),
+        device=gpus.device_of(config.cluster, config.launcher, topology, task.rank),
         mixed=len(set(config.cluster.device.kind)) > 1,
         share_gpus=config.launcher.share_gpus,
         timeout_s=config.launcher.stall_s + 60,  # the supervisor's stall watch comes first and names the rank
-        interface=meeting.interface,
+        interface=task.meeting.interface,
     )
     gpus.choose_precision(config.train.precision, comm.device)
-    if meeting.network == "modelled":
+    if task.meeting.network == "modelled":
         comm = ModelledCommunicator(comm, ClusterNetwork(config.cluster.links.or_free(), topology))
     return config, comm
 
 
-@dataclass(frozen=True, kw_only=True)
-class Emulated:
-    """What makes this rank slower than its machine, and checks it. `device`: None: the real one."""
-
-    checks: ValidityChecks
-    device: ClusterDevice | None
-    remarks: tuple[str, ...]
-
-    def spend(self, what: str, samples: int) -> None:
-        """Let the time pass that the emulated device takes for work between its steps."""
-        if self.device is not None:
-            time.sleep(self.device.spend_ns(what, samples) / 1e9)
-
-
-def _emulated(
-    config: RunConfig, comm: TorchCommunicator, meeting: Meeting, data: Data, queue: RunQueue
-) -> Emulated | None:
-    launcher, cluster = config.launcher, config.cluster
-    if not isinstance(launcher, LocalConfig) or meeting.network == "none":
-        return None
-    device = None
-    if cluster.device.paces:
-        profile = profile_of(config, InputSpec(*data.shape, data.classes))
-        device = ClusterDevice(cluster.device, comm.rank, profile, config.seed)
-    instead = meeting.known.get("network", {}).get("instead_of_kernel")
-    return Emulated(
-        checks=ValidityChecks(cluster, comm, meeting, queue, refuse=launcher.on_invalid == "refuse"),
-        device=device,
-        remarks=(
-            f"{meeting.network} network",
-            *([] if instead is None else [f"no kernel network: {instead}"]),
-            *(["emulated devices"] if device is not None else []),
-        ),
+def _write_environment(task: RankTask, launcher: str, comm: TorchCommunicator, attempt: int) -> None:
+    """environment.json from all ranks' own rows, by rank 0. Each later attempt has a file of its own."""
+    row = rank_row(
+        rank=comm.rank,
+        node=comm.node,
+        local_rank=comm.local_rank,
+        device=str(comm.device),
+        device_model=gpus.device_model(comm.device),
+        threads=task.threads,
+        interop_threads=torch.get_num_interop_threads(),
     )
+    row |= {"pid": os.getpid(), "gpu": gpu_facts.of_rank(comm.device)}
+    rows = comm.gather_values(row)
+    if comm.rank == 0:
+        extra = task.meeting.known | {"arithmetic": gpus.numeric_flags()}
+        facts = environment(rows, backend=comm.backend, world=launcher, extra=extra)
+        write_json(task.run_dir / of_attempt("environment", attempt), facts)
+
+
+def run_all(task: RankTask, link: Link) -> None:
+    """Train all ranks of the run in `task.run_dir` in this process, in virtual time.
+
+    Raises:
+        NodeLost: this attempt has come to its time in `cluster.failures_s`.
+    """
+    torch.set_num_threads(task.threads)
+    run_dir = task.run_dir
+    config = load.load(run_dir / "config.yaml")
+    topology = Topology.of(config.cluster.ranks_of_nodes)
+    attempt = len(read_json(run_dir / "status.json")["attempts"])
+    data, spec = _data_and_spec(config)
+    check_same_data(run_dir, data.files)
+    profile = timing_only.profile_of(config, spec)
+    if config.launcher.timing_only:
+        config = timing_only.without_numbers(config, profile)
+    ranks = [
+        rank_row(rank=rank, node=node, local_rank=local, device="virtual", threads=task.threads)
+        for rank, (node, local) in enumerate(zip(topology.node_of_rank, topology.local_ranks, strict=True))
+    ]
+    extra = {"arithmetic": gpus.numeric_flags()}
+    facts = environment(ranks, backend="virtual time", world="simulated", extra=extra)
+    write_json(run_dir / of_attempt("environment", attempt), facts)
+    failures = config.cluster.failures_s
+    fails_s = failures[attempt - 1] if attempt <= len(failures) else None
+    timeline = Timeline(topology) if config.launcher.timeline else None
+
+    def tick() -> None:
+        link.steps += 1  # the stall watch counts it as progress
+
+    with RecordWriter(run_dir / "metrics.jsonl") as metrics:
+        try:
+            with image_errors(config.dataset):
+                first, *_ = simulate(
+                    config,
+                    data,
+                    network=ClusterNetwork(config.cluster.links, topology),
+                    device=lambda rank: ClusterDevice(config.cluster.device, rank, profile, config.seed),
+                    profile=profile,
+                    timing_only=config.launcher.timing_only,
+                    remarks=(f"simulated: {config.cluster.validity}",),
+                    checkpoints=run_dir / "checkpoints",
+                    attempt=attempt,
+                    listeners=lambda rank: link if rank == 0 else None,
+                    tick=tick,
+                    rank_rows=lambda rank: Appended(RunDirectory(run_dir).rank_records(rank)),
+                    metrics=metrics,
+                    until_ns=None if fails_s is None else round(fails_s * 1e9),
+                    timeline=timeline,
+                ).results
+        except OutOfTime as error:
+            raise NodeLost(
+                f"a node was lost after {fails_s} s of virtual time (cluster.failures_s); "
+                "`daso-bench resume` goes on from the last checkpoint, or from the start if there is none"
+            ) from error
+        finally:  # also of a run that failed, where it is needed most
+            if timeline is not None:
+                timeline.write(run_dir / of_attempt("timeline", attempt))
+    link.finish(first.status, first.summary, first.reason)
+    if first.status == "finished":
+        checkpoint.drop_resume_states(run_dir / "checkpoints")
+
+
+def _data_and_spec(config: RunConfig) -> tuple[Data, InputSpec]:
+    """The data, or with `timing_only` their sizes, and what the model is to take in."""
+    dataset = config.dataset
+    samples, spec = dataset.info().samples, input_spec(dataset)
+    if samples is None or spec is None or not config.launcher.timing_only:
+        with data_errors(dataset):
+            data = dataset.load()
+        spec = InputSpec(*data.shape, data.classes)
+        if not config.launcher.timing_only:
+            return data, spec
+        samples = {split: len(data.split(split)) for split in SPLITS}
+    return timing_only.ghost_data(type(dataset).__name__, *(samples[split] for split in SPLITS)), spec
 
 
 def evaluate(run_dir: Path) -> dict[str, Any]:
-    """Score a run's saved model alone, in this process.
-
-    Returns the task's numbers as in an evaluation's row, the split, and the file that was read.
+    """Score a run's saved model in this process: an evaluation's numbers, the split, the file that was read.
 
     Raises:
         ConfigError: the run has no whole checkpoint, or the data set's files are others by now, bad or gone.
@@ -248,36 +298,3 @@ def evaluate(run_dir: Path) -> dict[str, Any]:
         "split": config.train.eval_split,
         "file": str(file),
     }
-
-
-def _write_environment(
-    run_dir: Path,
-    world: str,
-    comm: TorchCommunicator,
-    threads: int,
-    device: torch.device,
-    attempt: int,
-    known: dict[str, Any],
-) -> None:
-    """environment.json from all ranks' own rows, by rank 0.
-
-    Each later attempt has a file of its own.
-    """
-    row = rank_row(
-        rank=comm.rank,
-        node=comm.node,
-        local_rank=comm.local_rank,
-        device=str(device),
-        device_model=gpus.device_model(device),
-        threads=threads,
-        interop_threads=torch.get_num_interop_threads(),
-    )
-    row |= {"pid": os.getpid(), "gpu": gpu_facts.of_rank(device)}
-    rows = comm.gather_values(row)
-    if comm.rank == 0:
-        write_json(
-            run_dir / of_attempt("environment", attempt),
-            environment(
-                rows, backend=comm.backend, world=world, extra=known | {"arithmetic": gpus.numeric_flags()}
-            ),
-        )

@@ -32,26 +32,9 @@ from ..machine.signals import FORKSERVER_VARIABLE, SUPERVISOR_VARIABLE, die_with
 from .emulated.namespaces import NodeEntry, enter
 
 BEAT_S = 0.5
-FINISH_STATUSES = ("finished", "diverged", "cancelled", "timed_out")
+FINISH_STATUSES = ("finished", "cancelled", "timed_out", "diverged")  # the worst of the ranks' is the run's
 TRACEBACK_CHARACTERS = 20_000
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankTask:
-    """What a rank gets from its starter; everything else it reads from the run directory."""
-
-    run_dir: str
-    run_id: str
-    log: str
-    rank: int
-    ranks: int
-    port: int
-    threads: int
-    entry: str  # "package.module:function"
-    meeting: "Meeting | None" = None  # None: on the loopback, or as in the supervisor's welcome
-    node: NodeEntry | None = None  # the emulated node that it lives on
-    cores: tuple[int, ...] = ()  # to bind it to; none: it shares the machine's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +43,7 @@ class Meeting:
 
     `one_clock`: all ranks are on one machine, whose monotonic clock they share. `network`: who makes the
     links of `cluster.links`: none, kernel, or modelled (the ranks do it). `interface`: by which they reach
-    each other; null: by the host's address. `unshaped_interface`: the same without shaping. `awake`: the
+    each other; None: by the host's address. `unshaped_interface`: the same without shaping. `awake`: the
     processes that only keep cores awake. `known`: for environment.json (batch job, interface, nodes).
     """
 
@@ -73,6 +56,31 @@ class Meeting:
     known: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True)
+class RankTask:
+    """What a rank gets from its starter; everything else it reads from the run directory.
+
+    `port`: of the rendezvous at `meeting.host`; rank 0 serves it on the open socket `listener`, or opens it.
+    `threads`: of this rank's torch operations. `entry`: "package.module:function", called with this task and
+    the rank's `Link`. `node`: the emulated node that it lives on. `cores`: to bind it to; none: all.
+    """
+
+    run_dir: Path
+    rank: int
+    ranks: int
+    port: int
+    threads: int
+    entry: str
+    listener: socket.socket | None = None
+    meeting: Meeting = Meeting()
+    node: NodeEntry | None = None
+    cores: tuple[int, ...] = ()
+
+    def listener_fd(self) -> int | None:
+        """The descriptor of `listener`, whose owner the caller becomes."""
+        return None if self.listener is None else self.listener.detach()
+
+
 class Link:
     """A rank's connection to its supervisor. All methods may be called from the rank's main thread, often.
 
@@ -83,7 +91,6 @@ class Link:
 
     def __init__(self, line: socket.socket, supervisor: int | None) -> None:
         """`line`: the stream to the supervisor. `supervisor`: descriptor that is readable once it is gone."""
-        self.meeting = Meeting()
         self.call = ""
         self.on_device: Callable[[], str] = lambda: ""
         self.steps = 0
@@ -92,7 +99,6 @@ class Link:
         self._progress: dict[str, Any] = {}
         self._interrupt: str | None = None
         self._signals: list[str] = []
-        self._finished = False
         self._sending = threading.Lock()  # two threads write to one line
 
     def start(self) -> None:
@@ -114,15 +120,8 @@ class Link:
             self._signals.append(signal.Signals(number).name)
 
     def finish(self, status: str, summary: dict[str, Any] | None = None, reason: str | None = None) -> None:
-        """Report the end of this rank's work; the last thing it does, once.
-
-        Raises ValueError for a status that is not one of `FINISH_STATUSES`, RuntimeError at a second call.
-        """
-        if status not in FINISH_STATUSES:
-            raise ValueError(f"status={status}: must be one of {', '.join(FINISH_STATUSES)}")
-        if self._finished:
-            raise RuntimeError("finish() was called twice")
-        self._finished = True
+        """Report the end of this rank's work, once, with one of `FINISH_STATUSES`."""
+        assert status in FINISH_STATUSES, status
         self._send({**self._beat(), "kind": "finish", "status": status, "summary": summary, "reason": reason})
 
     def error(self, error: BaseException, text: str, exit_code: int) -> None:
@@ -188,33 +187,32 @@ def _plain(value: Any) -> Any:
         return str(value)  # an error here would end the thread of the beats, and with it the run
 
 
-def run_rank_process(task: RankTask, line: socket.socket, listener: socket.socket | None) -> NoReturn:
-    """Run a rank's process from start to end; it ends with `os._exit`, so that no destructor can hang.
-
-    Exit codes: 0 the entry returned, 1 it raised, 2 it raised ConfigError, 3 MachineError or a full disk.
-    `listener` is the open socket of the rendezvous, rank 0's alone.
-    """
+def run_rank_process(task: RankTask, line: socket.socket) -> NoReturn:
+    """Run a rank's process, which the forkserver made, from start to end; `line`: to the supervisor."""
     parent = parent_process()
-    link = Link(line, parent.sentinel if parent is not None else None)
-    live(task, link, listener)
+    run_task(task, Link(line, parent.sentinel if parent is not None else None))
 
 
-def live(task: RankTask, link: Link, listener: socket.socket | None) -> NoReturn:
-    """As `run_rank_process`, for a process that has its link already."""
+def run_task(task: RankTask, link: Link) -> NoReturn:
+    """Set this process up, call the task's entry, report its end by `link`.
+
+    It ends with `os._exit`, so that no destructor can hang. Exit codes: 0 the entry returned, 1 it raised,
+    2 it raised ConfigError, 3 MachineError or a full disk.
+    """
     code = 0
     try:
         _set_up_process(task)
-        known = {"cores": usable_cores()} if task.cores else {}  # of the machine, not of this rank
         if task.cores:
+            known = {**task.meeting.known, "cores": usable_cores()}  # of the machine, not of this rank
+            task = replace(task, meeting=replace(task.meeting, known=known))
             keep_to(task.cores)  # before any thread, and what is computed: they inherit it
         if task.node is not None:
             enter(task.node)  # before any thread: only a process of one can change its user namespace
-        meeting = task.meeting or link.meeting
-        link.meeting = replace(meeting, known=meeting.known | known)
         for number in (signal.SIGTERM, signal.SIGUSR2):
             signal.signal(number, link.interrupt)
         link.start()
-        _entry(task.entry)(Path(task.run_dir), task.rank, task.ranks, task.port, listener, task.threads, link)
+        module, _, function = task.entry.partition(":")
+        getattr(importlib.import_module(module), function)(task, link)
     except BaseException as error:  # also SystemExit: a rank that leaves early must be seen
         text = traceback.format_exc()
         print(text, file=sys.stderr)
@@ -235,11 +233,6 @@ def _exit_code(error: BaseException) -> int:
     return 1
 
 
-def _entry(name: str) -> Callable[..., None]:
-    module, _, function = name.partition(":")
-    return getattr(importlib.import_module(module), function)
-
-
 def _set_up_process(task: RankTask) -> None:
     forkserver = os.environ.pop(FORKSERVER_VARIABLE, None)
     os.environ.pop(SUPERVISOR_VARIABLE, None)
@@ -249,8 +242,8 @@ def _set_up_process(task: RankTask) -> None:
     # or started later (NumPy's libraries, child processes) reads these.
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[variable] = str(task.threads)
-    _log_to(task.log)
-    setproctitle(f"daso-bench {task.run_id} rank {task.rank}")
+    _log_to(task.run_dir / "logs" / f"rank_{task.rank}.log")
+    setproctitle(f"daso-bench {task.run_dir.name} rank {task.rank}")
     # The title also became the kernel's short name of the process, and Slurm (proctrack/linuxproc) finds no
     # process again whose short name has a space: its signals would never arrive.
     setthreadtitle(f"daso-bench:{task.rank}")
@@ -259,7 +252,7 @@ def _set_up_process(task: RankTask) -> None:
     )
 
 
-def _log_to(path: str) -> None:
+def _log_to(path: Path) -> None:
     """Send all this process prints, C++ included, to `path`; SIGUSR1 adds the stacks of all threads."""
     log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     sys.stdout.flush()

@@ -5,6 +5,8 @@ where, on which cores). The answer is `welcome` (where all ranks meet, how many 
 (why). From then on the connection is that of any rank: see `rank_process.Link`.
 """
 
+from __future__ import annotations
+
 import json
 import logging
 import secrets
@@ -13,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from ...strategies.errors import MachineError
 from ...strategies.topology import Topology
@@ -24,19 +26,17 @@ from ..machine.job_rules import cluster_findings
 from ..machine.signals import signal_name
 from ..records.json_lines import write_json
 from ..records.run_directory import RunDirectory
-from .attempt import Ranks
 from .failures import LOST, Rank
+from .supervisor import Ranks
+
+if TYPE_CHECKING:
+    from ..config.run_config import RunConfig  # loads torch, which no supervisor needs
 
 ADDRESS = "supervisor.json"
+WORKER = "daso_bench.runner.launch.worker"  # the program of a rank
 HELLO_S = 10.0  # a caller that sends nothing for so long is no rank
 FATE_S = 3.0  # from the end of a rank's line until its starter knows the exit code
-PROTOCOL = 1
-_OF_TIME = (
-    "affinity",
-    "threads",
-    "timing",
-    "devices",
-)  # topics of findings about timing
+_OF_TIME = ("affinity", "threads", "timing", "devices")  # topics of findings about timing
 _log = logging.getLogger("daso_bench.supervisor")
 Hello = dict[str, Any]
 
@@ -110,27 +110,26 @@ class RemoteRanks(Ranks):
     """The ranks that `starter` starts. Entering opens the port to which they connect.
 
     Args:
-        launcher: its keys limit the time until all ranks have connected, and the sharing of cores and GPUs.
         key: of this attempt; a rank ignores an address with another key (of an earlier attempt).
         grouped: whether the nodes that ranks report must be those of the topology.
-        kinds: `cluster.device.kind`; ranks on CPUs need no GPU.
         known: goes to environment.json as it is.
     """
 
     def __init__(
         self,
         directory: RunDirectory,
-        topology: Topology,
+        config: RunConfig,
         starter: Starter,
-        launcher: ExternalConfig,
         *,
         key: str,
         grouped: bool = True,
-        kinds: Sequence[str] = (),
         known: dict[str, Any] | None = None,
     ) -> None:
-        self.directory, self.topology, self._starter, self._launcher = directory, topology, starter, launcher
-        self._key, self._grouped, self._known, self._on_cpus = key, grouped, known or {}, "cpu" in kinds
+        assert isinstance(config.launcher, ExternalConfig)
+        self.directory, self.topology = directory, Topology.of(config.cluster.ranks_of_nodes)
+        self._starter, self._launcher = starter, config.launcher
+        self._key, self._grouped, self._known = key, grouped, known or {}
+        self._on_cpus = "cpu" in config.cluster.device.kind
         self._token = secrets.token_hex(16)
 
     def __enter__(self) -> Self:
@@ -146,12 +145,11 @@ class RemoteRanks(Ranks):
         (self.directory.path / ADDRESS).unlink(missing_ok=True)
         self._starter.stop()
 
-    def start(self, started: list[Rank], attempt: int) -> dict[str, Any]:
+    def start(self, started: list[Rank]) -> dict[str, Any]:
         publish(self.directory.path, self._key, self._listener.getsockname()[1], self._token)
         self._starter.begin()
-        hellos = self._gather(started)
-        started.sort(key=lambda rank: rank.number)
         try:
+            hellos = self._gather(started)
             self._check_places(hellos)
             workers = self._launcher.loader_workers
             threads = threads_of(hellos, self._launcher.threads_per_rank, workers)
@@ -160,32 +158,24 @@ class RemoteRanks(Ranks):
             cores = cores_of(hellos, wanted) if self._launcher.pin else [()] * len(hellos)
             host = self._meeting_host(hellos)
         except MachineError as error:
-            refuse(started, str(error))
+            for rank in started:
+                _answer(rank.line, {"kind": "refused", "reason": str(error)})
             raise
-        valid, reasons = timing_of(hellos, threads, workers)
-        reasons += remarks
-        self.directory.update(timing={"valid": valid and not remarks, "reasons": reasons})
-        known = {"nodes": list(dict.fromkeys(hello["host"] for hello in hellos)), **self._known}
-        for rank, count, rank_cores in zip(started, threads, cores, strict=True):
-            welcome = {
-                "kind": "welcome",
-                "host": host,
-                "port": hellos[0]["port"],
-                "threads": count,
-                "cores": rank_cores,
-                "one_clock": len({hello["boot"] for hello in hellos}) == 1,
-                "known": known,
-            }
-            with suppress(OSError):  # the supervisor sees that a rank has died meanwhile
-                rank.line.send(json.dumps(welcome).encode() + b"\n")
-        pids = [hello["pid"] for hello in hellos]
-        return {
-            "ranks": len(started),
-            "threads": max(threads),
-            "port": hellos[0]["port"],
-            "pids": pids,
-            "hosts": [hello["host"] for hello in hellos],
+        reasons = timing_of(hellos, threads, workers) + remarks
+        self.directory.update(timing={"valid": not reasons, "reasons": reasons})
+        started.sort(key=lambda rank: rank.number)
+        hosts, port = [hello["host"] for hello in hellos], hellos[0]["port"]
+        welcome = {
+            "kind": "welcome",
+            "host": host,
+            "port": port,
+            "one_clock": len({hello["boot"] for hello in hellos}) == 1,
+            "known": {"nodes": list(dict.fromkeys(hosts)), **self._known},
         }
+        for rank, count, rank_cores in zip(started, threads, cores, strict=True):
+            _answer(rank.line, {**welcome, "threads": count, "cores": rank_cores})
+        pids = [hello["pid"] for hello in hellos]
+        return {"ranks": len(pids), "threads": max(threads), "port": port, "pids": pids, "hosts": hosts}
 
     def _look(self, hellos: Sequence[Hello], threads: int) -> list[str]:
         """The doctor's short look at the ranks: errors end the start, warnings are logged.
@@ -197,20 +187,12 @@ class RemoteRanks(Ranks):
         findings = cluster_findings(rows, threads, share_gpus=self._launcher.share_gpus)
         if self._on_cpus:  # ranks on CPUs use none of the devices that they see
             findings = [finding for finding in findings if finding.topic != "devices"]
-        errors = [
-            f"{finding.what}: {finding.cause}; {finding.fix}"
-            for finding in findings
-            if finding.severity == "error"
-        ]
+        errors = [finding for finding in findings if finding.severity == "error"]
         if errors:
-            raise MachineError("\n".join(errors))
+            raise MachineError("\n".join(f"{error.what}: {error.cause}; {error.fix}" for error in errors))
         for finding in findings:
             _log.warning("%s; %s; %s", finding.what, finding.cause, finding.fix)
         return [finding.what for finding in findings if finding.topic in _OF_TIME]
-
-    def _one_machine(self, hellos: Sequence[Hello]) -> bool:
-        """Whether all nodes are virtual: one machine, and the starter knows no nodes of its own."""
-        return not self._grouped and len({(hello["boot"], hello["node"]) for hello in hellos}) == 1
 
     def _gather(self, started: list[Rank]) -> list[Hello]:
         """Read the hello of every rank. Raises MachineError with the ranks that did not connect."""
@@ -220,24 +202,16 @@ class RemoteRanks(Ranks):
         while len(hellos) < ranks:
             for line, hello in self._callers():
                 number = hello["rank"]
-                if hello["ranks"] != ranks or number in hellos or not 0 <= number < ranks:
-                    _answer(line, {"kind": "refused", "reason": (reason := self._wrong_count(hello))})
-                    line.close()
-                    refuse(started, reason)
-                    raise MachineError(reason)
                 process = RemoteProcess(hello, line, self._starter.fate)
-                rank = Rank(
-                    number=number,
-                    process=process,
-                    line=line,
-                    log=self.directory.rank_log(number),
-                    host=hello["host"],
-                )
+                log = self.directory.rank_log(number)
+                rank = Rank(number=number, process=process, line=line, log=log, host=hello["host"])
                 process.rank = rank
                 started.append(rank)
+                if hello["ranks"] != ranks or number in hellos or not 0 <= number < ranks:
+                    raise MachineError(self._wrong_count(hello))
                 hellos[number] = hello
             if len(hellos) < ranks:
-                self._give_up_if_over(hellos, started, deadline)
+                self._give_up_if_over(hellos, deadline)
         return [hellos[number] for number in range(ranks)]
 
     def _callers(self) -> Iterator[tuple[socket.socket, Hello]]:
@@ -247,7 +221,7 @@ class RemoteRanks(Ranks):
         except TimeoutError:
             return
         hello = read_line(line, HELLO_S)
-        if hello is None or hello.get("token") != self._token or hello.get("protocol") != PROTOCOL:
+        if hello is None or hello.get("token") != self._token:
             line.close()
             return
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -255,29 +229,28 @@ class RemoteRanks(Ranks):
         line.setblocking(False)
         yield line, hello
 
-    def _give_up_if_over(self, hellos: dict[int, Hello], started: list[Rank], deadline: float) -> None:
+    def _give_up_if_over(self, hellos: dict[int, Hello], deadline: float) -> None:
         missing = [rank for rank in range(self.topology.ranks) if rank not in hellos]
         gone = self._starter.ended()
-        dead = {rank: code for rank in missing if (code := self._starter.fate(rank)) is not None}
-        if gone is None and dead:
-            rank, code = next(iter(dead.items()))
-            how = signal_name(-code) if code < 0 else f"exit code {code}"
-            words = self._starter.words()
-            gone = f"rank {rank} ended ({how}) before it called" + (f": {words}" if words else "")
+        for rank in missing:
+            code = self._starter.fate(rank)
+            if gone is None and code is not None:
+                how = signal_name(-code) if code < 0 else f"exit code {code}"
+                words = self._starter.words()
+                gone = f"rank {rank} ended ({how}) before it called" + (f": {words}" if words else "")
         if gone is None and time.monotonic() < deadline:
             return
-        who = f"rank{'s' * (len(missing) != 1)} {_some(missing)} of {self.topology.ranks}"
         nodes = sorted({self.topology.node_of_rank[rank] for rank in missing})
-        where = f"node{'s' * (len(nodes) != 1)} {_some(nodes)}"
+        who = (
+            f"rank{'s' * (len(missing) != 1)} {_some(missing)} of {self.topology.ranks} "
+            f"(on node{'s' * (len(nodes) != 1)} {_some(nodes)})"
+        )
         if gone is not None:
-            reason = f"{who} (on {where}) did not start: {gone}"
-        else:
-            reason = (
-                f"{who} (on {where}) did not call within {self._launcher.start_s:g} s (launcher.start_s); "
-                f"asked for {self.topology.ranks} ranks, {len(hellos)} came"
-            )
-        refuse(started, reason)
-        raise MachineError(reason)
+            raise MachineError(f"{who} did not start: {gone}")
+        raise MachineError(
+            f"{who} did not call within {self._launcher.start_s:g} s (launcher.start_s); "
+            f"asked for {self.topology.ranks} ranks, {len(hellos)} came"
+        )
 
     def _wrong_count(self, hello: Hello) -> str:
         shape = list(self.topology.ranks_of_nodes)
@@ -294,7 +267,9 @@ class RemoteRanks(Ranks):
         nodes = [hello["node"] for hello in hellos]
         order = {node: place for place, node in enumerate(dict.fromkeys(nodes))}
         placed = tuple(order[node] for node in nodes)
-        if placed == self.topology.node_of_rank or self._one_machine(hellos):
+        # Virtual nodes: all ranks are on one machine, and the starter knows no nodes of its own.
+        virtual = not self._grouped and len({(hello["boot"], hello["node"]) for hello in hellos}) == 1
+        if placed == self.topology.node_of_rank or virtual:
             return
         by_host: dict[str, list[int]] = {}
         for hello in hellos:
@@ -337,17 +312,8 @@ def publish(run_dir: Path, key: str, port: int, token: str) -> None:
         if ":" not in address
     ]
     hosts = [socket.gethostname(), *known, "127.0.0.1"]
-    write_json(
-        run_dir / ADDRESS,
-        {"key": key, "hosts": hosts, "port": port, "token": token},
-    )
+    write_json(run_dir / ADDRESS, {"key": key, "hosts": hosts, "port": port, "token": token})
     (run_dir / ADDRESS).chmod(0o600)  # with the token a process can pose as a rank
-
-
-def refuse(ranks: Sequence[Rank], reason: str) -> None:
-    """Send the ranks that wait for their welcome the reason why there is none."""
-    for rank in ranks:
-        _answer(rank.line, {"kind": "refused", "reason": reason})
 
 
 def read_line(line: socket.socket, patience_s: float) -> dict[str, Any] | None:
@@ -388,44 +354,38 @@ def cores_of(hellos: Sequence[Hello], wanted: Sequence[int]) -> list[tuple[int, 
     Raises MachineError if they do not fit.
     """
     cores: dict[int, tuple[int, ...]] = {}
-    for boot in dict.fromkeys(hello["boot"] for hello in hellos):
-        ranks = [rank for rank, hello in enumerate(hellos) if hello["boot"] == boot]
+    for ranks in _ranks_of_machines(hellos):
         rooms = [
-            Room(
-                cores=hellos[rank]["cores"],
-                usable=hellos[rank]["usable"],
-                wanted=wanted[rank],
-                host=hellos[rank]["host"],
-            )
-            for rank in ranks
+            Room(cores=hello["cores"], usable=hello["usable"], wanted=wanted[rank], host=hello["host"])
+            for rank, hello in ((rank, hellos[rank]) for rank in ranks)
         ]
         cores |= dict(zip(ranks, apart(rooms), strict=True))
     return [cores[rank] for rank in range(len(hellos))]
 
 
-def timing_of(hellos: Sequence[Hello], threads: Sequence[int], workers: int = 0) -> tuple[bool, list[str]]:
-    """Whether the ranks' threads have a core each, machine by machine (two nodes may be one machine's).
-
-    And the `workers` of each rank.
-    """
-    machines: dict[str, list[int]] = {}
-    for hello in hellos:
-        machines.setdefault(hello["boot"], []).append(hello["rank"])
+def timing_of(hellos: Sequence[Hello], threads: Sequence[int], workers: int = 0) -> list[str]:
+    """Why timing is invalid: machines whose cores are fewer than their ranks' threads and `workers`."""
     reasons: list[str] = []
-    for ranks in machines.values():
+    for ranks in _ranks_of_machines(hellos):
         cores = {core for rank in ranks for core in hellos[rank]["cores"]}
-        total = sum(threads[rank] + workers for rank in ranks)
-        if total > len(cores):
+        if sum(threads[rank] + workers for rank in ranks) > len(cores):
             reasons += timing_validity(len(ranks), threads[ranks[0]], len(cores), workers)[1]
-    return not reasons, list(dict.fromkeys(reasons))
+    return list(dict.fromkeys(reasons))
+
+
+def _ranks_of_machines(hellos: Sequence[Hello]) -> list[list[int]]:
+    """The ranks on each machine: two nodes may be one machine's."""
+    machines: dict[str, list[int]] = {}
+    for rank, hello in enumerate(hellos):
+        machines.setdefault(hello["boot"], []).append(rank)
+    return list(machines.values())
 
 
 def _answer(line: socket.socket, message: dict[str, Any]) -> None:
-    with suppress(OSError):
-        line.setblocking(True)
-        line.settimeout(1.0)
+    line.settimeout(1.0)
+    with suppress(OSError):  # the supervisor sees that a rank has died meanwhile
         line.sendall(json.dumps(message).encode() + b"\n")
-        line.setblocking(False)
+    line.setblocking(False)
 
 
 def _some(numbers: Sequence[int]) -> str:

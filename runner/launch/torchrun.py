@@ -7,30 +7,26 @@ rank 0 is the supervisor: rank 0 itself is its child, all other ranks are proces
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from ...strategies.errors import ConfigError, MachineError
-from ...strategies.topology import Topology
 from ..config.launchers import ExternalConfig
 from ..config.load import load
 from ..config.run_config import RunConfig
 from ..records import display
 from ..records.run_directory import RunDirectory
-from .attempt import run_attempt
-from .launcher import Launcher, Runs
-from .remote import RemoteRanks
+from .launcher import Launcher, Runs, refuse_uneven_nodes
+from .remote import WORKER, RemoteRanks
+from .supervisor import run_attempt
 
 
 class TorchrunLauncher(Launcher):
     """Prints the torchrun command of each run."""
 
     def refuse(self, config: RunConfig) -> None:
-        nodes = config.cluster.ranks_of_nodes
-        if len(set(nodes)) > 1:
-            raise ConfigError(f"cluster.ranks_per_node={list(nodes)}: torchrun starts as many on every node")
+        refuse_uneven_nodes(config)
 
     def hands_over(self, config: RunConfig) -> bool:
         return True
@@ -39,15 +35,14 @@ class TorchrunLauncher(Launcher):
         for run, config in runs:
             self.refuse(config)
             run.cancel_file.unlink(missing_ok=True)
-            nodes = config.cluster.ranks_of_nodes
-            where = (
-                "--standalone"
-                if len(nodes) == 1
-                else f"--nnodes={len(nodes)} --rdzv-backend=c10d --rdzv-endpoint=FIRST_HOST:29400"
-            )
+            per_node, *others = config.cluster.ranks_of_nodes
+            where, machine = "--standalone", "this machine"
+            if others:
+                where = f"--nnodes={1 + len(others)} --rdzv-backend=c10d --rdzv-endpoint=FIRST_HOST:29400"
+                machine = "every node"
             display.say(console, f"run directory: {run.path}")
-            display.say(console, f"start on {'this machine' if len(nodes) == 1 else 'every node'}:")
-            command = f"torchrun {where} --nproc-per-node={nodes[0]} -m daso_bench.runner.launch.worker"
+            display.say(console, f"start on {machine}:")
+            command = f"torchrun {where} --nproc-per-node={per_node} -m {WORKER}"
             display.say(console, f"  {command} {shlex.quote(str(run.path))}")
         return 0
 
@@ -55,15 +50,15 @@ class TorchrunLauncher(Launcher):
 class _RankZero:
     """The `Starter` of a run whose other ranks torchrun or srun has started: starts the process of rank 0."""
 
-    def __init__(self, command: Sequence[str], key: str) -> None:
-        self._command, self._key = command, key
+    def __init__(self, run_dir: Path, key: str) -> None:
+        self._command = [sys.executable, "-u", "-m", WORKER, str(run_dir), "--key", key]
         self._child: subprocess.Popen[bytes] | None = None
 
     def begin(self) -> None:
-        self._child = subprocess.Popen([*self._command, "--key", self._key])
+        self._child = subprocess.Popen(self._command)
 
     def ended(self) -> str | None:
-        code = self._child.poll() if self._child is not None else None
+        code = self.fate(0)
         return None if code is None else f"rank 0 ended with exit code {code} before all ranks had come"
 
     def fate(self, rank: int) -> int | None:
@@ -82,8 +77,8 @@ class _RankZero:
             self._child.wait()
 
 
-def supervise(run_dir: Path, key: str, command: Sequence[str]) -> int:
-    """Supervise the attempt `key` at the run in `run_dir`; `command` starts rank 0. Returns the exit code."""
+def supervise(run_dir: Path, key: str) -> int:
+    """Supervise the attempt `key` at the run in `run_dir`, and start its rank 0. Returns the exit code."""
     try:
         directory = RunDirectory.open(run_dir)
         if directory.state() == "finished":
@@ -96,9 +91,7 @@ def supervise(run_dir: Path, key: str, command: Sequence[str]) -> int:
                 f"launcher={launcher.name}: {run_dir} is not for processes that torchrun or srun start; "
                 "prepare it with launcher=torchrun"
             )
-        topology, kinds = Topology.of(config.cluster.ranks_of_nodes), config.cluster.device.kind
-        starter = _RankZero(command, key)
-        ranks = RemoteRanks(directory, topology, starter, launcher, key=key, grouped=False, kinds=kinds)
+        ranks = RemoteRanks(directory, config, _RankZero(run_dir, key), key=key, grouped=False)
         outcome = run_attempt(directory, ranks, stall_s=launcher.stall_s)
     except (ConfigError, MachineError) as error:
         print(f"daso-bench: {error}", file=sys.stderr)

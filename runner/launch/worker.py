@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -49,12 +50,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if options.key is None and place.rank == 0:
             from .torchrun import supervise
 
-            sys.exit(supervise(options.run_dir, place.key, [*_worker_command(), str(options.run_dir)]))
+            sys.exit(supervise(options.run_dir, place.key))
         if options.key is None and _is_finished(options.run_dir):  # rank 0 prints that and ends
             sys.exit(0)
         key = options.key or place.key
-        line, address = find(options.run_dir, key)
-        _serve(options.run_dir, place, line, address, options.entry)
+        line, token = find(options.run_dir, key)
+        _serve(options.run_dir, place, line, token, options.entry)
     except (LookupError, OSError) as error:
         print(f"daso-bench worker on {socket.gethostname()}: {error}", file=sys.stderr)
         sys.exit(3)
@@ -101,69 +102,63 @@ def place_of(environ: Mapping[str, str]) -> Place:
     )
 
 
-def find(run_dir: Path, key: str, patience_s: float = FIND_S) -> tuple[socket.socket, dict[str, Any]]:
-    """A connection to the supervisor of the attempt `key`, and its `supervisor.json`. Raises LookupError."""
+def find(run_dir: Path, key: str, patience_s: float = FIND_S) -> tuple[socket.socket, str]:
+    """A connection to the supervisor of the attempt `key`, and the token to show. Raises LookupError."""
     from .remote import ADDRESS
 
     deadline, why = time.monotonic() + patience_s, f"no {ADDRESS} in {run_dir}"
     while time.monotonic() < deadline:
         if _early_signals and not run_dir.is_dir():
             break
-        try:
+        with suppress(OSError, ValueError):
             os.listdir(run_dir)  # makes a network file system look again
             address = json.loads((run_dir / ADDRESS).read_text())
-        except (OSError, ValueError):
-            time.sleep(0.2)
-            continue
-        if address.get("key") != key:
-            why = f"{run_dir / ADDRESS} is of another attempt ({address.get('key')}, not {key})"
-            time.sleep(0.2)
-            continue
-        for host in address["hosts"]:
-            try:
-                line = socket.create_connection((host, address["port"]), CONNECT_S)
-            except OSError as error:
-                why = f"the supervisor cannot be reached at {', '.join(address['hosts'])}: {error}"
-                continue
-            return line, address
-        time.sleep(0.5)
+            if address["key"] == key:
+                why = f"the supervisor cannot be reached at {', '.join(address['hosts'])}"
+                for host in address["hosts"]:
+                    with suppress(OSError):
+                        line = socket.create_connection((host, address["port"]), CONNECT_S)
+                        return line, address["token"]
+            else:
+                why = f"{run_dir / ADDRESS} is of another attempt ({address['key']}, not {key})"
+        time.sleep(0.2)
     raise LookupError(why)
 
 
-def _serve(run_dir: Path, place: Place, line: socket.socket, address: dict[str, Any], entry: str) -> NoReturn:
+def _serve(run_dir: Path, place: Place, line: socket.socket, token: str, entry: str) -> NoReturn:
     """Send hello, wait for the welcome, and run the rank."""
+    import yaml
+
+    from .rank_process import Link, Meeting, RankTask, run_task
     from .remote import read_line
 
-    launcher = _launcher(run_dir)
+    launcher = yaml.safe_load((run_dir / "config.yaml").read_text(encoding="utf-8"))["launcher"]
     listener = _listener(launcher.get("port") or 0) if place.rank == 0 else None
     port = listener.getsockname()[1] if listener is not None else None
-    greeting = hello(run_dir, place, line, address["token"], port, launcher.get("interface"))
-    line.sendall(json.dumps(greeting).encode() + b"\n")
+    interface = launcher.get("interface")
+    line.sendall(json.dumps(hello(run_dir, place, line, token, port, interface)).encode() + b"\n")
     answer = read_line(line, WELCOME_S)
     if answer is None:
         raise LookupError("the supervisor went away before all ranks had come")
     if answer["kind"] == "refused":
         raise LookupError(answer["reason"])
     line.settimeout(None)
-    _set_interfaces(greeting["interface"], line.getsockname()[0], answer["host"])
-    from .rank_process import Link, Meeting, RankTask, live
-
+    _set_interfaces(interface, line.getsockname()[0], answer["host"])
     link = Link(line, None)
-    link.meeting = Meeting(host=answer["host"], one_clock=answer["one_clock"], known=answer["known"])
     for number in _early_signals:
         link.interrupt(number)
     task = RankTask(
-        run_dir=str(run_dir),
-        run_id=run_dir.name,
-        log=str(run_dir / "logs" / f"rank_{place.rank}.log"),
+        run_dir=run_dir.absolute(),
         rank=place.rank,
         ranks=place.ranks,
         port=answer["port"],
         threads=answer["threads"],
         entry=entry,
+        listener=listener,
+        meeting=Meeting(host=answer["host"], one_clock=answer["one_clock"], known=answer["known"]),
         cores=tuple(answer["cores"]),
     )
-    live(task, link, listener)
+    run_task(task, link)
 
 
 def hello(
@@ -172,33 +167,30 @@ def hello(
     """A rank's first message: its number, its place, its cores, and the facts about its process."""
     from ..machine.cores import affinity, usable_cores
     from ..machine.facts import process_facts
-    from .remote import PROTOCOL
 
+    host, reached = socket.gethostname(), line.getpeername()[0]
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        boot = host
     return {
         "kind": "hello",
-        "protocol": PROTOCOL,
         "token": token,
         "rank": place.rank,
         "ranks": place.ranks,
         "node": place.node,
         "local_rank": place.local_rank,
-        "host": socket.gethostname(),
-        "boot": _boot(),
+        "host": host,
+        "boot": boot,  # of the running machine, the same for all its processes and host names
         "pid": os.getpid(),
         "cores": affinity(),
         "usable": usable_cores(),
         "interface": interface,
         "address": line.getsockname()[0] if interface is None else _address_of(interface),
-        "reached": line.getpeername()[0],
+        "reached": reached,
         "port": port,
-        "facts": process_facts(run_dir, master=line.getpeername()[0]).as_row(),
+        "facts": process_facts(run_dir, master=reached).as_row(),
     }
-
-
-def _launcher(run_dir: Path) -> dict[str, Any]:
-    import yaml
-
-    return yaml.safe_load((run_dir / "config.yaml").read_text(encoding="utf-8"))["launcher"]
 
 
 def _address_of(interface: str) -> str:
@@ -239,18 +231,6 @@ def _set_interfaces(chosen: str | None, address: str, meeting_host: str) -> None
     if name is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
         os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
-
-
-def _boot() -> str:
-    """An id of the running machine, the same for all its processes and host names."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return socket.gethostname()
-
-
-def _worker_command() -> list[str]:
-    return [sys.executable, "-u", "-m", "daso_bench.runner.launch.worker"]
 
 
 if __name__ == "__main__":

@@ -31,7 +31,6 @@ _VARIABLES = (
     "NCCL_SOCKET_IFNAME",
     "TMPDIR",
     "SLURM_JOB_ID",
-    "SLURM_NNODES",
     "SLURM_PROCID",
     "SLURM_CPUS_PER_TASK",
     "SLURM_CPU_BIND",
@@ -67,7 +66,6 @@ class ProcessFacts:
     device_files: Sequence[str]
     versions: Mapping[str, str | None]
     executable: str
-    prefix: str
     package: str
     folders: Mapping[str, Mapping[str, Any]]
     torch: Mapping[str, Any] | None
@@ -133,7 +131,6 @@ def process_facts(
             "dirty": dirty,
         },
         executable=sys.executable,
-        prefix=sys.prefix,
         package=str(PACKAGE),
         folders=_folders(results_dir),
         torch=torch_facts() if with_torch else None,

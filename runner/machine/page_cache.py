@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ...datasets.packed.packed_format import located
+from ...datasets.packed.packed_file import located
 
 MAPPED_BYTES = 2**30  # at once: a private map of more than there is memory may be refused
 READ_BYTES = 2**22

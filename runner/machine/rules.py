@@ -8,7 +8,6 @@ itself refuses with a clear message before it starts.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 from .facts import SLOWING_VARIABLES, MachineFacts, ProcessFacts
@@ -17,7 +16,6 @@ Severity = Literal["error", "warning"]
 NAMED_HOSTS = 3
 
 MIB, GIB = 2**20, 2**30
-NODE_LOCAL = ("/tmp", "/var/tmp", "/dev/shm", "/run", "/scratch/local", "/local", "/localscratch")
 GPUS_OF_JOB = (
     "SLURM_GPUS_ON_NODE",
     "SLURM_STEP_GPUS",
@@ -250,7 +248,7 @@ def _folder(
         yield Finding("warning", name, f"{shown}={folder['path']}: {room}", why, fix)
 
 
-# ------------------------------------------------------------------ launchers, environment
+# ------------------------------------------------------------------ launchers
 
 
 def launcher_error(facts: MachineFacts, name: str) -> tuple[str, str] | None:
@@ -284,23 +282,6 @@ def launcher(facts: MachineFacts) -> Iterator[Finding]:
         yield Finding("error", "launcher", f"launcher={name}: {why}", "no run can start here with it", fix)
 
 
-def node_local_environment(facts: MachineFacts) -> Iterator[Finding]:
-    """Python, or the package, is on a file system that other nodes do not see."""
-    if facts.variables.get("SLURM_NNODES", "1") == "1" and facts.launcher != "slurm":
-        return
-    for name, path in (("Python's environment", facts.prefix), ("the package", facts.package)):
-        local = next((folder for folder in NODE_LOCAL if Path(path).is_relative_to(folder)), None)
-        if local is not None:
-            yield Finding(
-                "warning",
-                "slurm",
-                f"{name} is {path}",
-                f"{local} is mostly each node's own: the other nodes do not have it",
-                "python3 -m venv PATH (on a file system of all nodes, such as your home; then install anew)",
-            )
-            return
-
-
 # ------------------------------------------------------------------ the tables
 
 PROCESS_RULES: tuple[Callable[[ProcessFacts], Iterable[Finding]], ...] = (
@@ -311,10 +292,7 @@ PROCESS_RULES: tuple[Callable[[ProcessFacts], Iterable[Finding]], ...] = (
     nccl_interface,
     folders,
 )
-MACHINE_RULES: tuple[Callable[[MachineFacts], Iterable[Finding]], ...] = (
-    launcher,
-    node_local_environment,
-)
+MACHINE_RULES: tuple[Callable[[MachineFacts], Iterable[Finding]], ...] = (launcher,)
 
 
 def machine_findings(facts: MachineFacts) -> list[Finding]:

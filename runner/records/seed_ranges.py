@@ -7,8 +7,8 @@ that size, and the number within it is the repetition.
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from ...datasets.stream_seeds import stream_seed
 from ...strategies.errors import ConfigError
-from ...strategies.seeds import derive
 
 SEEDS = 10**6
 FRESH, PILOT, TRIAL = SEEDS, 2 * SEEDS, 3 * SEEDS  # where the ranges of the other uses begin
@@ -47,4 +47,4 @@ def phase_of(seed: int) -> float:
 
     A fixed grid would favour the arm that crosses the target just before one of its marks.
     """
-    return round(derive(repetition_of(seed), "phase") / 2**63 * 0.9999, 4)
+    return round(stream_seed(repetition_of(seed), "phase") / 2**63 * 0.9999, 4)

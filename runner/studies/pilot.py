@@ -19,9 +19,10 @@ from ..config.load import Request, requests, to_plain
 from ..config.parts import StudyInfo
 from ..config.run_config import RunConfig
 from ..records import display
-from ..records.json_lines import crossing, read_records, surviving, write_json
+from ..records.json_lines import read_records, surviving, write_json
 from ..records.run_directory import OK
 from ..records.seed_ranges import PILOT, REFERENCE, phase_of
+from ..records.target_crossing import crossing
 from ..report.claims import convergence_points
 from ..report.claims.convergence_points import FEWEST_RUNS, FOLDER, Reference, workload_of
 from ..report.statistics.planning import FEWEST_PILOTS, choose

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import qmc
 
+from ...datasets.stream_seeds import stream_seed
 from ...strategies.errors import ConfigError
-from ...strategies.seeds import derive
 from ..config.run_config import RunConfig
 
 COMMON_KEYS = ("optimizer.lr", "schedule.warmup_epochs", "optimizer.weight_decay")
@@ -92,7 +92,7 @@ def sobol_points(study: str, trials: int) -> list[tuple[float, ...]]:
 
     The points of fewer trials are the first of those of more. `trials`: a power of two.
     """
-    chance = np.random.default_rng(derive(0, "tune", study))
+    chance = np.random.default_rng(stream_seed(0, "tune", study))
     dimensions = len(COMMON_KEYS) + MOST_STRATEGY_KEYS
     # scipy has called this argument `seed` from the start; newer stubs know only its later name `rng`.
     sobol = qmc.Sobol(dimensions, scramble=True, seed=chance)  # pyright: ignore[reportCallIssue] (see above)

@@ -19,9 +19,10 @@ from ..config.load import Request, requests
 from ..config.parts import RunInfo, check_trials
 from ..config.run_config import RunConfig
 from ..records import display
-from ..records.json_lines import crossing, read_records, surviving, write_json
+from ..records.json_lines import read_records, surviving, write_json
 from ..records.run_directory import FAILED, OK, WRONG_REQUEST, RunDirectory
 from ..records.seed_ranges import TRIAL, check_fair, phase_of, trial_seeds
+from ..records.target_crossing import crossing
 from ..report.statistics.welch import Times
 from . import start
 from .pilot import derived_run, refuse_external

@@ -8,9 +8,9 @@ from typing import Any
 from torch import Tensor
 
 from ...datasets.sampler import OwnDraw, Sampler, split
+from ...datasets.stream_seeds import stream_seed
 from ...strategies.base import Shares
 from ...strategies.progress import Progress
-from ...strategies.seeds import derive
 from ...strategies.topology import Topology
 
 Place = tuple[int, int]
@@ -135,7 +135,7 @@ class IndependentOrder(BatchOrder):
         self._samples = samples
         self._nominal = split(sampler.global_batch_size, (1.0,) * ranks, minimum=1)
         # A single rank draws the same samples as with every other strategy.
-        stream = derive(seed, "data") if ranks == 1 else derive(seed, "data", rank)
+        stream = stream_seed(seed, "data") if ranks == 1 else stream_seed(seed, "data", rank)
         self._draw = OwnDraw(samples, self._nominal[rank], stream)
         self._rank, self._number = rank, 0
 

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from ...datasets.data import Data
+from ...datasets.stream_seeds import stream_seed
 from ...strategies.base import AsynchronousStrategy, Strategy
 from ...strategies.communicator import Communicator
 from ...strategies.errors import ConfigError
 from ...strategies.progress import Plan, Progress
 from ...strategies.replica import Batch, Replica
-from ...strategies.seeds import derive
 from ...strategies.topology import WORLD
 from ..communication.traffic import CountedCommunicator
 from ..config.run_config import RunConfig
@@ -323,7 +323,7 @@ class TrainContext:
         return Batch(*self._noise(samples_of_rank[self.comm.rank]), samples_of_rank)
 
     def _noise(self, size: int) -> tuple[Tensor, Tensor]:
-        generator = torch.Generator().manual_seed(derive(self.config.seed, "warm-up"))
+        generator = torch.Generator().manual_seed(stream_seed(self.config.seed, "warm-up"))
         inputs = torch.rand(size, *self.data.shape, generator=generator)
         inputs = inputs.to(self.backend.device, self.dtype, memory_format=self.memory_format)
         return inputs, self.task.noise(size, *self.data.shape[1:]).to(self.backend.device)

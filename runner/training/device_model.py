@@ -12,10 +12,10 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from ...datasets.stream_seeds import stream_seed
 from ...models.spec import InputSpec
 from ...strategies.errors import ConfigError
 from ...strategies.gradients import DEFAULT_BUCKET_MIB
-from ...strategies.seeds import derive
 from ..config.cluster import DeviceConfig
 
 StepTime = Callable[[int, int], int]
@@ -135,7 +135,7 @@ class ClusterDevice(Device):
         elif config.tflops is not None:
             self._sample_s = 3 * profile.flops / (config.tflops * 1e12)
         self._speed = 1.0 if config.speeds is None else config.speeds[rank]
-        self._rank, self._seed = rank, derive(seed, "jitter", rank)
+        self._rank, self._seed = rank, stream_seed(seed, "jitter", rank)
         self._factors: tuple[int, Sequence[float]] = (-1, ())
         self._trace = () if config.trace is None else read_trace(Path(config.trace), rank)
 

@@ -15,7 +15,7 @@ from ...datasets.sampler import evaluation_indices
 from ...strategies.communicator import Communicator
 from ...strategies.topology import WORLD
 from ..config.tasks import MOST_SAMPLES, Task
-from ..records.json_lines import meets
+from ..records.target_crossing import meets
 from .context import TrainContext
 from .eval_schedule import Copy
 from .precision import outputs_of

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import glob
 import hashlib
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,7 @@ from torch import Tensor
 from ...datasets.atomic_files import locked
 from ...datasets.data import Data
 from ...datasets.dataset import Dataset, Tell
-from ...datasets.packed.packed_file import Packed, Writer
-from ...datasets.packed.packed_format import MAGIC, DamagedFile, Description
+from ...datasets.packed.packed_file import MAGIC, DamagedFile, Description, Packed, writing
 from ...datasets.packed.readers import CHUNK_BYTES
 from ...datasets.packed.record_codec import RecordCodec, codec_of
 from ...datasets.packed.record_order import chunks, records_of, shuffled
@@ -90,9 +88,7 @@ def write_set(dataset: Dataset, reader: PackedReader, data: Data, tell: Tell) ->
         with contextlib.suppress(ConfigError, DamagedFile), open_set(dataset, reader, data).packed as packed:
             _check_records(packed, tell)
             return False
-        for left in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):  # by a process that was killed
-            left.unlink()
-        with Writer(path, description, record_bytes=codec.record_bytes) as writer:
+        with writing(path, description, record_bytes=codec.record_bytes) as writer:
             for done, index in enumerate(_order(data, reader).tolist(), start=1):
                 writer.add(*codec.sample(index))
                 tell(done, count)
@@ -139,10 +135,11 @@ def _other_content(path: Path, wanted: Description) -> str | None:
         return None
     if not path.is_file():
         return "is no regular file"
+    content_bytes = path.stat().st_size
     with path.open("rb") as file:
-        start = file.read(len(MAGIC))
-    if start and start != MAGIC:
-        return "is no packed file"
+        file.seek(max(0, content_bytes - len(MAGIC)))
+        if content_bytes and file.read() != MAGIC:
+            return "is no packed file, or cut short"
     try:
         with Packed(path) as packed:
             held = packed.description

@@ -14,7 +14,7 @@ import torch
 from ..communication.traffic import LINKS
 from ..config.reader_config import NoReader, order_alone
 from ..machine import gpu_facts, page_cache
-from ..records.json_lines import best, crossing
+from ..records.target_crossing import best, crossing
 from .clock import PARTS, by_device
 from .context import TrainContext
 from .precision import LossScaler

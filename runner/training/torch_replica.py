@@ -254,7 +254,6 @@ class TorchReplica(Replica):
         with self.untouched():
             inputs, targets = self.noise(samples)
             for _ in range(steps):
-                self._clear_gradients()
                 self.comm.synchronise()
                 started = self.comm.now()
                 self._step_alone(inputs, targets)

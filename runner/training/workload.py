@@ -7,9 +7,9 @@ from torch import nn
 
 from ...datasets.data import Data
 from ...datasets.sampler import Sampler
+from ...datasets.stream_seeds import stream_seed
 from ...models.spec import InputSpec
 from ...strategies.base import AsynchronousStrategy
-from ...strategies.seeds import derive
 from ..communication.traffic import CountedCommunicator
 from ..config.checks import check_batch_norm
 from ..config.model_building import build, normalises
@@ -58,7 +58,7 @@ def workload_of(
         len(data.train),
         config.train.global_batch_size,
         comm.topology.ranks,
-        derive(config.seed, "data"),
+        stream_seed(config.seed, "data"),
         config.strategy_class.piece_shift,
         short_batch=config.train.short_batch,
     )
@@ -94,11 +94,11 @@ def seed_generators(seed: int) -> None:
 def _model(config: RunConfig, data: Data, rank: int, device: torch.device) -> nn.Module:
     channels, height, width = data.shape
     # Layers draw from torch's generator: the run's stream for initialisation, then a stream per rank.
-    seed_generators(derive(config.seed, "init"))
+    seed_generators(stream_seed(config.seed, "init"))
     model = build(config.model, InputSpec(channels, height, width, data.classes))
     dtype = DTYPES[config.train.precision]
     model = model.to(device, dtype, memory_format=memory_format(config)).train()  # pyright: ignore[reportCallIssue] (PyTorch's stub has each alone)
-    seed_generators(derive(config.seed, "dropout", rank))
+    seed_generators(stream_seed(config.seed, "dropout", rank))
     return model
 
 
@@ -108,7 +108,7 @@ def _batch_order(
     topology, rank = comm.topology, comm.rank
     if isinstance(config.reader, PackedReader):
         assert packed is not None, "the caller has opened the reader's file"
-        seed = derive(config.seed, "data")
+        seed = stream_seed(config.seed, "data")
         return ReaderOrder(sampler, rank, topology.ranks_of_nodes, config.reader, packed, seed)
     if issubclass(config.strategy_class, AsynchronousStrategy):
         return IndependentOrder(sampler, topology, rank, config.seed)
@@ -124,7 +124,7 @@ def _loader(
     *,
     reads: bool,
 ) -> Loader:
-    launcher, seed = config.launcher, derive(config.seed, "augmentation")
+    launcher, seed = config.launcher, stream_seed(config.seed, "augmentation")
     if isinstance(batch_order, ReaderOrder) and reads:
         return PackedLoader(batch_order, data.train, seed, comm)
     if launcher.loader_workers == 0:

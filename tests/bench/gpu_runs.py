@@ -110,7 +110,7 @@ def in_two_halves(config: RunConfig) -> Outcome:
 
 def first_half(*arguments: Any) -> None:
     """A rank of the run that asks to stop once half of the steps are made."""
-    run_dir, link = arguments[0], arguments[-1]
+    run_dir, link = arguments[0].run_dir, arguments[-1]
     half = (load.load(run_dir / "config.yaml").train.max_steps or 0) // 2
     tell = link.progress
 

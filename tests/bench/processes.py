@@ -72,9 +72,8 @@ def reported(outcome: Outcome) -> dict[str, Any]:
 
 
 def joined(*arguments: Any) -> tuple[RunConfig, TorchCommunicator]:
-    """The configuration of a rank and its communicator; `arguments`: of the rank's entry, its link last."""
-    run_dir, rank, ranks, port, listener, threads, link = arguments
-    return meet(run_dir, rank, ranks, port, listener, threads, link.meeting)
+    """The configuration of a rank and its communicator; `arguments`: of the rank's entry."""
+    return meet(arguments[0])
 
 
 def context_of(config: RunConfig, comm: TorchCommunicator, listener: Listener | None = None) -> TrainContext:

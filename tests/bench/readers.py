@@ -29,8 +29,7 @@ import numpy as np
 from figures import Figure
 
 from daso_bench.datasets.packed.feeder import Feeder, Geometry, Member
-from daso_bench.datasets.packed.packed_file import Packed, Writer
-from daso_bench.datasets.packed.packed_format import Description
+from daso_bench.datasets.packed.packed_file import Description, Packed, writing
 from daso_bench.datasets.packed.readers import CounterTally, Reader, chunked_shuffle, node_batch, strided
 from daso_bench.datasets.packed.record_order import Epoch, Stretch
 from daso_bench.runner.machine.page_cache import drop
@@ -144,7 +143,7 @@ def packed_set(size: int, records: int) -> Iterator[Path]:
         made = "random bytes, PCG64 with seed 0"
         description = Description(name="random", classes=10, shape=(size,), encoding="uint8", made=made)
         generator = np.random.Generator(np.random.PCG64(0))
-        with Writer(path, description, record_bytes=size) as writer:
+        with writing(path, description, record_bytes=size) as writer:
             for first in range(0, records, BLOCK_BYTES // size):
                 count = min(BLOCK_BYTES // size, records - first)
                 block = memoryview(generator.bytes(count * size))

@@ -16,7 +16,7 @@ from figures import Figure
 from gpu_nccl import Mirror
 from gpu_options import Options, parse
 
-from daso_bench.runner.communication.torch_communicator import connect
+from daso_bench.runner.communication.gpus import connect
 from daso_bench.runner.records.run_directory import Outcome
 from daso_bench.strategies.topology import LEADERS, NODE, WORLD, Topology
 

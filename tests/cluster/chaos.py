@@ -1,6 +1,6 @@
 """Kills at random whatever a sweep consists of, and checks that nothing is lost, doubled or learnt otherwise.
 
-    python tests/cluster/chaos.py --kills 100 --runs 24 --seed 1 [--local-only | --slurm-only]
+    python tests/cluster/chaos.py --kills 100 --runs 24 --seed 1 [--keep-nodes]
 
 Half of the runs are processes of this machine, half are jobs of the development cluster. Killed are a rank,
 the supervisor, a job's step (scancel), a whole node (its power); then `daso-bench resume` where it takes one.
@@ -88,7 +88,7 @@ class Plan:
         if time.monotonic() - self.asked < ASK_S or "job" not in status:
             return False
         self.asked = time.monotonic()
-        job = queue.in_queue([status["job"]["id"]]).get(status["job"]["id"])
+        job = queue.job_of(status["job"]["id"])
         return job is None or not job.live
 
 
@@ -99,21 +99,19 @@ class Chaos:
         self.site, self.random = Site(folder), random.Random(options.seed)
         self.began = time.monotonic()
         self.seed, self.kills, self.killed = options.seed, options.kills, Counter[str]()
+        self.keep_nodes: bool = options.keep_nodes
         self.plans = list(self._plans(options))
         self.power: Iterator[None] = iter(())  # a node that is without, on its way back
 
     def _plans(self, options: argparse.Namespace) -> Iterator[Plan]:
-        launchers = ["local", "slurm"]
-        if options.local_only or options.slurm_only:
-            launchers = ["local"] if options.local_only else ["slurm"]
         turns = {launcher: cycle(kinds) for launcher, kinds in KINDS.items()}
         for number in range(options.runs):
-            launcher = launchers[number % len(launchers)]
-            shape = ("1x2", "2x1")[number // len(launchers) % 2] if launcher == "slurm" else "1x2"
+            launcher = ("local", "slurm")[number % 2]
+            shape = ("1x2", "2x1")[number // 2 % 2] if launcher == "slurm" else "1x2"
             share = options.kills // options.runs + (number < options.kills % options.runs)
             kinds: list[Kind] = [next(turns[launcher]) for _ in range(share)]
             self.random.shuffle(kinds)
-            if launcher == "slurm" and kinds and number % 6 == len(launchers) - 1:
+            if launcher == "slurm" and kinds and number % 6 == 1 and not options.keep_nodes:
                 kinds[-1] = "node"
             name = f"c{number}"
             yield Plan(name, launcher, shape, self.site.folder / name, kinds)
@@ -153,23 +151,20 @@ class Chaos:
     # -------------------------------------------------------------- one run
 
     def _words(self, launcher: str, shape: str, results: Path, arm: str) -> list[str]:
-        start = (*SLURM, "launcher.max_requeues=100") if launcher == "slurm" else ("launcher=local",)
+        start = [*SLURM, "launcher.max_requeues=100"] if launcher == "slurm" else ["launcher=local"]
+        if launcher == "slurm" and self.keep_nodes:
+            start.append("+launcher.sbatch.exclude=n2")  # other tests switch it off
         return [
-            *BASE,
-            *start,
-            *SHAPES[shape],
-            f"results_dir={results}",
-            f"seed={self.seed}",
-            f"run.arm={arm}",
-        ]
+            *BASE, *start, *SHAPES[shape], f"results_dir={results}", f"seed={self.seed}", f"run.arm={arm}",
+        ]  # fmt: skip
 
     def _references(self) -> dict[str, tuple[Command, Path]]:
         """Unbroken runs of each shape, on this machine: what starts the ranks must not matter, either."""
-        found: dict[str, tuple[Command, Path]] = {}
+        references: dict[str, tuple[Command, Path]] = {}
         for shape in dict.fromkeys(plan.shape for plan in self.plans):
             results = self.site.folder / f"whole_{shape}"
-            found[shape] = self.site.begin(*self._words("local", shape, results, "whole")), results
-        return found
+            references[shape] = self.site.begin(*self._words("local", shape, results, "whole")), results
+        return references
 
     def _turn(self, plan: Plan, alive: dict[str, dict[int, list[int]]]) -> bool:
         """Look after a run; False once it is over."""
@@ -293,9 +288,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--kills", type=int, default=8, help="in all (8)")
     top.add_argument("--runs", type=int, default=4, help="of the sweep (4)")
     top.add_argument("--seed", type=int, default=0, help="of the kills and of the runs (0)")
-    only = top.add_mutually_exclusive_group()
-    only.add_argument("--local-only", action="store_true", help="without a cluster")
-    only.add_argument("--slurm-only", action="store_true", help="only jobs of the cluster")
+    top.add_argument("--keep-nodes", action="store_true", help="no node loses its power; n2 is not used")
     top.add_argument(
         "--folder", type=Path, help="for the runs; default: a temporary one, kept if all is not well"
     )
@@ -305,8 +298,8 @@ def parser() -> argparse.ArgumentParser:
 def main(words: list[str] | None = None) -> int:
     """The exit code: 0 all is well, 1 something is not."""
     options = parser().parse_args(words)
-    if not options.local_only and "SLURM_CONF" not in os.environ:
-        print('chaos: no cluster (SLURM_CONF): eval "$(scripts/slurm/dev_cluster env)", or --local-only')
+    if "SLURM_CONF" not in os.environ:
+        print('chaos: no cluster (SLURM_CONF): eval "$(scripts/slurm/dev_cluster env)"')
         return 1
     folder = options.folder or Path(tempfile.mkdtemp(prefix="chaos."))
     folder.mkdir(parents=True, exist_ok=True)

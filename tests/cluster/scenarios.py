@@ -1,15 +1,16 @@
 """Runs that something happens to, side by side: each function sees one to its end and returns what it saw.
 
-Nothing is judged here; the tests do that. Node n2 loses its power while `lost_node` runs: all others but the
-one that waits for its end before (`unbroken`) keep to n1 and n3.
+Nothing is judged here; the tests do that. Node n2 loses its power while `lost_node` runs: all others keep to
+n1 and n3.
 """
 
 import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
-import threading
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,11 +26,11 @@ from slurm_site import (
     SLURM,
     USER,
     Command,
+    Done,
     Site,
     dev_cluster,
     ended,
     job_of,
-    kill,
     pids,
     queue_of,
     run_in,
@@ -74,7 +75,6 @@ class Stories:
     def __init__(self, site: Site, scenarios: dict[str, Callable[..., Any]]) -> None:
         self.site = site
         self.took_s: dict[str, float] = {}
-        self._over = threading.Event()
         self._pool = ThreadPoolExecutor(len(scenarios))
         self._futures: dict[str, Future[Any]] = {
             name: self._pool.submit(self._tell, name, scenario) for name, scenario in scenarios.items()
@@ -91,12 +91,9 @@ class Stories:
     def _tell(self, name: str, scenario: Callable[..., Any]) -> Any:
         began = time.monotonic()
         try:
-            return scenario(self.site, self.site.results(name.replace(" ", "_")), self)
+            return scenario(self.site, self.site.folder / name.replace(" ", "_"))
         finally:
             self.took_s[name] = time.monotonic() - began
-
-    def done(self, name: str) -> bool:
-        return self._futures[name].done()
 
 
 def story_of(site: Site, run: Path, **seen: Any) -> Story:
@@ -127,14 +124,13 @@ def followed(site: Site, results: Path, *words: str, pause_s: float) -> tuple[Pa
 # ------------------------------------------------------------------ scenarios
 
 
-def unbroken(site: Site, results: Path, _: Stories) -> Story:
-    run, command = followed(site, results, "+launcher.sbatch.nodelist='n1,n2'", pause_s=0.0)
+def unbroken(site: Site, results: Path) -> Story:
+    run, command = followed(site, results, ELSEWHERE, pause_s=0.0)
     return story_of(site, run, done=command.done())
 
 
-def lost_node(site: Site, results: Path, stories: Stories) -> Story:
+def lost_node(site: Site, results: Path) -> Story:
     run = submitted(site, results, "+launcher.sbatch.nodelist='n1,n2'", pause_s=0.3)
-    until(lambda: stories.done("unbroken"), "the unbroken run needs the node no more")
     trains(run, 20)
     dev_cluster("node-down", "n2")
     try:
@@ -145,36 +141,30 @@ def lost_node(site: Site, results: Path, stories: Stories) -> Story:
     return story_of(site, run)
 
 
-def time_limit(site: Site, results: Path, _: Stories) -> Story:
-    """Its steps alone take 86 s, and half a minute before the end of two it is told."""
+def time_limit(site: Site, results: Path) -> Story:
+    """Its steps alone take 86 s, and half a minute before the end of two it is told. 2 nodes x 1 rank."""
     limit = ("launcher.timeout_min=2", "launcher.max_requeues=20")
-    run = submitted(site, results, ELSEWHERE, *limit, pause_s=0.8)
+    run = submitted(site, results, *SMALLER, *limit, pause_s=0.8)
     ended(run)
     return story_of(site, run)
 
 
-def told_to_stop(site: Site, results: Path, _: Stories) -> Story:
-    """The user waits, and has no sacct."""
+def stopped_twice(site: Site, results: Path) -> Story:
+    """Told to stop, then requeued by hand. The user waits, and has no sacct."""
     site = site.without("sacct")
     run, command = followed(site, results, ELSEWHERE, pause_s=0.2)
     trains(run, 20)
     slurm("scancel", "--signal=USR2", job_of(run))
+    trains(run, 50, attempts=2)
+    slurm("scontrol", "requeue", job_of(run))
     return story_of(site, run, done=command.done())
 
 
-def requeued_by_hand(site: Site, results: Path, _: Stories) -> Story:
-    run = submitted(site, results, ELSEWHERE, pause_s=0.2)
-    trains(run, 20)
-    slurm("scontrol", "requeue", job_of(run))
-    ended(run)
-    return story_of(site, run)
-
-
-def killed_rank(site: Site, results: Path, _: Stories) -> Story:
+def killed_rank(site: Site, results: Path) -> Story:
     """2 nodes x 1 rank; compared with the arm of `cancelled` that had not begun."""
     run, command = followed(site, results, *SMALLER, pause_s=0.2)
     trains(run, 20)
-    kill(pids(run)[1])
+    os.kill(pids(run)[1], signal.SIGKILL)
     first = command.done()
     broken, row = status_of(run), table(site.bench("status", str(run)).text)[0]
     with site.start():
@@ -182,7 +172,7 @@ def killed_rank(site: Site, results: Path, _: Stories) -> Story:
     return story_of(site, run, first=first, broken=broken, broken_row=row, again=again)
 
 
-def cancelled(site: Site, results: Path, _: Stories) -> dict[str, Story]:
+def cancelled(site: Site, results: Path) -> dict[str, Story]:
     """Two arms of which one waits for the other's end: "running" and "waiting" when they are cancelled."""
     arms = ("-m", "run.arm=A,B", "launcher.array_parallelism=1")
     with site.start():
@@ -211,21 +201,13 @@ def cancelled(site: Site, results: Path, _: Stories) -> dict[str, Story]:
 # ------------------------------------------------------------------ submissions
 
 
-def sweep_twice(site: Site, results: Path, _: Stories) -> dict[str, Any]:
-    """Two commands for the same 6 runs at the same moment."""
+def sweep_twice(site: Site, results: Path) -> dict[str, Any]:
+    """Two commands for the same 4 runs at the same moment."""
     words = (
-        *BASE,
-        "-m",
-        "strategy=ddp,daso",
-        "seed=0,1,2",
-        "cluster.nodes=1",
-        "cluster.ranks_per_node=1",
-        "train.epochs=3",
-        "launcher.array_parallelism=2",
-        "+launcher.sbatch.nodelist=n3",
-        "study.name=six",
+        *BASE, "-m", "strategy=ddp,daso", "seed=0,1", "cluster.nodes=1", "cluster.ranks_per_node=1",
+        "train.epochs=3", "launcher.array_parallelism=2", "+launcher.sbatch.nodelist=n3", "study.name=four",
         f"results_dir={results}",
-    )
+    )  # fmt: skip
     with site.start():
         both = [site.begin(*words, pause_s=0.05) for _ in range(2)]
         said = [command.done() for command in both]
@@ -255,7 +237,7 @@ def sweep_twice(site: Site, results: Path, _: Stories) -> dict[str, Any]:
     }
 
 
-def killed_submission(site: Site, results: Path, _: Stories) -> dict[str, Any]:
+def killed_submission(site: Site, results: Path) -> dict[str, Any]:
     """The command dies of sbatch's yes. Repeated, it waits for the runs."""
     bin = site.folder / "deadly"
     bin.mkdir()
@@ -266,17 +248,9 @@ def killed_submission(site: Site, results: Path, _: Stories) -> dict[str, Any]:
 """)
     (bin / "sbatch").chmod(0o755)
     words = (
-        *BASE,
-        "strategy=ddp",
-        "-m",
-        "seed=0,1",
-        "cluster.nodes=1",
-        "cluster.ranks_per_node=1",
-        "+launcher.sbatch.nodelist=n3",
-        "launcher.wait=true",
-        "train.epochs=1",
-        f"results_dir={results}",
-    )
+        *BASE, "strategy=ddp", "-m", "seed=0,1", "cluster.nodes=1", "cluster.ranks_per_node=1",
+        "+launcher.sbatch.nodelist=n3", "launcher.wait=true", "train.epochs=1", f"results_dir={results}",
+    )  # fmt: skip
     with site.start():
         first = site.bench(*words, PATH=f"{bin}:{os.environ['PATH']}")
         again = site.bench(*words)
@@ -289,20 +263,13 @@ def killed_submission(site: Site, results: Path, _: Stories) -> dict[str, Any]:
     }
 
 
-def raising(site: Site, results: Path, _: Stories) -> dict[str, Any]:
+def raising(site: Site, results: Path) -> dict[str, Any]:
     """A sweep whose model raises on rank 1, on rank 0, on none; the command waits."""
     words = (
-        *BASE,
-        "strategy=daso",
-        "model=raises",
-        "-m",
-        "model.rank=1,0,-1",
-        "cluster.ranks_per_node=1",
-        "+launcher.sbatch.nodelist='n1,n3'",
-        "launcher.wait=true",
-        "train.epochs=3",
+        *BASE, "strategy=daso", "model=raises", "-m", "model.rank=1,0,-1", "cluster.ranks_per_node=1",
+        "+launcher.sbatch.nodelist='n1,n3'", "launcher.wait=true", "train.epochs=3",
         f"results_dir={results}",
-    )
+    )  # fmt: skip
     with site.start():
         command = site.begin(*words)
         until(lambda: _one_ended(results) or command.process.poll() is not None, "one ended")
@@ -328,19 +295,13 @@ def run_of_rank(run: Path) -> int:
     return int(found[1])
 
 
-def from_inside(site: Site, results: Path, _: Stories) -> dict[str, Any]:
+def from_inside(site: Site, results: Path) -> dict[str, Any]:
     """Submitted by a job of another shape, bound to a core, with variables of a step around it."""
     words = [
-        str(BENCH),
-        *BASE,
-        "strategy=ddp",
-        "cluster.ranks_per_node=1",
-        "train.epochs=1",
-        "launcher.wait=true",
-        "+launcher.sbatch.nodelist='n1,n3'",
-        f"launcher.setup=['env >{site.folder}/inner.txt']",
-        f"results_dir={results}",
-    ]
+        str(BENCH), *BASE, "strategy=ddp", "cluster.ranks_per_node=1", "train.epochs=1",
+        "launcher.wait=true", "+launcher.sbatch.nodelist='n1,n3'",
+        f"launcher.setup=['env >{site.folder}/inner.txt']", f"results_dir={results}",
+    ]  # fmt: skip
     script = f"""#!/bin/sh
 #SBATCH --nodes=1 --ntasks=3 --nodelist=n1 --time=7 --output={site.folder}/outer.log
 export SLURM_CPU_BIND=quiet,mask_cpu:0x1 SLURM_CPU_BIND_TYPE=mask_cpu: SLURM_CPU_BIND_LIST=0x1
@@ -365,7 +326,7 @@ def variables_in(file: Path) -> dict[str, str]:
     return {name: value for name, _, value in pairs if name.startswith(("SLURM", "SBATCH", "SRUN"))}
 
 
-def wrong_shapes(site: Site, results: Path, _: Stories) -> dict[str, Any]:
+def wrong_shapes(site: Site, results: Path) -> dict[str, Any]:
     """Hand-written batch files with too few tasks, and with too few nodes, for 2 nodes x 2 ranks."""
     found: dict[str, Any] = {}
     for name, shape in (("tasks", "--nodes=2 --ntasks-per-node=1"), ("nodes", "--nodes=1 --ntasks=4")):
@@ -406,17 +367,31 @@ def live(results: Path) -> list[dict[str, str]]:
     return [job for job in queue_of(results) if job["state"] not in over]
 
 
+def chaos(site: Site, results: Path) -> Done:
+    """Random kills of a run here and one in a job."""
+    program = str(Path(__file__).with_name("chaos.py"))
+    words = ("--kills", "4", "--runs", "2", "--keep-nodes", "--folder", str(results))
+    return site.begin_other(sys.executable, program, *words).done()
+
+
+def check(site: Site, results: Path) -> tuple[Done, Path]:
+    words = (*SLURM, f"results_dir={results}", "+launcher.sbatch.exclude=n2")
+    with site.start():
+        return site.bench("check", *words), results
+
+
 SCENARIOS: dict[str, Callable[..., Any]] = {
     "lost node": lost_node,
     "unbroken": unbroken,
     "time limit": time_limit,
+    "chaos": chaos,
+    "stopped twice": stopped_twice,
     "cancelled": cancelled,
-    "requeued by hand": requeued_by_hand,
-    "told to stop": told_to_stop,
     "killed rank": killed_rank,
     "killed submission": killed_submission,
     "raising": raising,
     "sweep twice": sweep_twice,
     "from inside": from_inside,
     "wrong shapes": wrong_shapes,
+    "check": check,
 }

@@ -3,12 +3,11 @@
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -116,9 +115,6 @@ class Site:
         with self._starting:
             yield
 
-    def results(self, name: str) -> Path:
-        return self.folder / name
-
     def give_up(self) -> None:
         """Take what still waits or runs out of the queue."""
         for file in self.folder.glob("**/.slurm/*/runs.txt"):
@@ -204,10 +200,8 @@ def _waits(run: Path) -> bool:
     job = (status_of(run).get("job") or {}).get("id")
     if job is None:
         return False
-    done = subprocess.run(
-        ["squeue", "--noheader", "--format=%T", f"--jobs={job}"], capture_output=True, text=True, check=False
-    )
-    return bool(done.stdout.strip())
+    words = ["squeue", "--noheader", "--format=%T", f"--jobs={job}"]
+    return bool(subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip())
 
 
 def pids(run: Path) -> list[int]:
@@ -215,10 +209,6 @@ def pids(run: Path) -> list[int]:
     lines = (run / "logs" / "supervisor.log").read_text().splitlines()
     started = [line for line in lines if "'kind': 'start'" in line][-1]
     return json.loads(started.partition("'pids': ")[2].partition("]")[0] + "]")
-
-
-def kill(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
 
 
 def table(text: str) -> list[dict[str, str]]:
@@ -229,7 +219,8 @@ def table(text: str) -> list[dict[str, str]]:
     ends = [*starts[1:], None]
     rows: list[dict[str, str]] = []
     for line in lines[1:-1]:
-        right = _right_aligned(line, heads, starts, ends)
+        cells = zip(heads, starts, ends, strict=True)
+        right = {head: line[start:end].strip() for head, start, end in cells}
         if right["run"]:
             rows.append(right)
         elif rows:  # a cell that was folded
@@ -238,26 +229,12 @@ def table(text: str) -> list[dict[str, str]]:
     return rows
 
 
-def _right_aligned(
-    line: str, heads: Sequence[str], starts: Sequence[int], ends: Sequence[int | None]
-) -> dict[str, str]:
-    return {head: line[start:end].strip() for head, start, end in zip(heads, starts, ends, strict=True)}
-
-
 def queue_of(results: Path) -> list[dict[str, str]]:
     """All jobs that Slurm knows of the studies in a results folder, ended ones too."""
-    found: list[dict[str, str]] = []
+    jobs: list[dict[str, str]] = []
     for file in results.glob("*/.slurm/*/runs.txt"):
-        text = slurm(
-            "squeue",
-            "--noheader",
-            "--array",
-            "--states=all",
-            "--format=%i %T %N",
-            f"--name={file.parent.name}",
-        )
-        for line in text.splitlines():
-            id, state, *nodes = line.split()
-            hosts = slurm("scontrol", "show", "hostnames", nodes[0]).split() if nodes else []
-            found.append({"id": id, "state": state, "nodes": ",".join(hosts)})
-    return found
+        words = ("squeue", "--noheader", "--array", "--states=all", "--format=%i %T")
+        for line in slurm(*words, f"--name={file.parent.name}").splitlines():
+            id, state = line.split()
+            jobs.append({"id": id, "state": state})
+    return jobs

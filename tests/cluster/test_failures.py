@@ -30,7 +30,7 @@ def test_the_command_fails_and_the_other_run_of_the_sweep_keeps_its_result(stori
     assert status["status"] == "finished"
     assert status["summary"]["final_accuracy"] > 0.3
     last = max(status["attempts"][-1]["ended_unix"] for status in found["status"].values())
-    assert found["done_unix"] - last < 30
+    assert found["done_unix"] - last < 60
     by_job = {job["id"]: job["state"] for job in found["jobs"]}
     for rank, state in ((0, "FAILED"), (1, "FAILED"), (-1, "COMPLETED")):
         assert by_job[found["status"][rank]["job"]["id"]] == state

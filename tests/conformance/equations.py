@@ -14,11 +14,11 @@ from proof import Case, Slow
 from torch import Tensor
 from world import NoReference, Reference, Setting, World
 
+from daso_bench.datasets.stream_seeds import stream_seed
 from daso_bench.runner.conformance.checks import Failed, RanksOfNodes
 from daso_bench.runner.conformance.driver import drive
 from daso_bench.runner.conformance.scenario import History, Scenario
 from daso_bench.strategies.base import Strategy
-from daso_bench.strategies.seeds import derive
 
 TOLERANCE = {"float64": 1e-12, "float32": 1e-6}
 
@@ -88,7 +88,7 @@ def setting_of(case: Case, ranks: RanksOfNodes) -> Setting:
 
 def first_factor(draw: int, n: int, m: int, rank: int) -> Array:
     """The random factor with which PowerSGD begins on a matrix [n, m], as the product draws it."""
-    generator = torch.Generator().manual_seed(derive(0, "powersgd", draw, n, m))
+    generator = torch.Generator().manual_seed(stream_seed(0, "powersgd", draw, n, m))
     return torch.randn(m, rank, generator=generator, dtype=torch.float64).numpy()
 
 

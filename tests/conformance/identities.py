@@ -19,7 +19,6 @@ from daso_bench.runner.conformance.checks import (
     RanksOfNodes,
     require_equal,
     require_same_walk,
-    spread,
 )
 from daso_bench.runner.conformance.driver import drive
 from daso_bench.runner.conformance.scenario import History, Scenario
@@ -169,6 +168,12 @@ def weighs_ranks(strategy_class: type[Strategy], keys: Mapping[str, Any], ranks:
     for history in histories:
         one = torch.ones(1, dtype=torch.float64)
         require_equal(history.final, one, f"rank {history.rank}, at the end", history.names, 1e-12)
+
+
+def spread(models: Sequence[Tensor]) -> float:
+    """The largest difference of any element between ranks."""
+    stacked = torch.stack(list(models))
+    return float((stacked.amax(0) - stacked.amin(0)).max())
 
 
 def agrees_in(steps: Callable[[int], int]) -> Callable[..., None]:

@@ -111,9 +111,12 @@ def contract_as_configured(strategy: str, ranks: RanksOfNodes) -> None:
             check(candidate, ranks)
         except Failed as error:
             raise Failed(f"{name}: {error}") from error
-    delay, bound = largest_delay(candidate, ranks), stop_request_bound(candidate, sum(ranks))
-    if isinstance(delay, int) and bound is not None and delay > bound:
-        raise Failed(f"a stop request is agreed on {delay} steps later, must be within {bound}")
+    for nodes in dict.fromkeys([ranks, (1, 1)]):
+        delay, bound = largest_delay(candidate, nodes), stop_request_bound(candidate, sum(nodes))
+        if isinstance(delay, int) and bound is not None and delay > bound:
+            raise Failed(
+                f"on {nodes} a stop request is agreed on {delay} steps later, must be within {bound}"
+            )
 
 
 def stop_request_bound(candidate: Candidate, ranks: int) -> int | None:

@@ -6,10 +6,7 @@ The files are made here, in the real layout but small, and torchvision is told t
 import hashlib
 import pickle
 import shutil
-import subprocess
-import sys
 import tarfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +15,7 @@ import torch
 import torchvision.datasets
 import torchvision.datasets.utils
 
-from daso_bench.datasets.atomic_files import LOCK, TEMPORARY, BadFile
+from daso_bench.datasets.atomic_files import LOCK, BadFile
 from daso_bench.datasets.cifar import CIFAR10, CIFAR100
 from daso_bench.datasets.data import Split
 
@@ -99,43 +96,6 @@ def archive_name() -> str:
     return torchvision.datasets.CIFAR10.filename
 
 
-def test_several_at_once_unpack_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    unpacked: list[Path] = []
-    real = CIFAR10._unpack
-
-    def counted(self: CIFAR10, archive: Path, temporary: Path) -> None:
-        unpacked.append(archive)
-        real(self, archive, temporary)
-
-    monkeypatch.setattr(CIFAR10, "_unpack", counted)
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda _: at(root).prepare(), range(4)))
-    assert len(unpacked) == 1
-    assert at(root).load().classes == 10
-
-
-KILLED = """
-import os, pathlib, sys, tarfile
-from daso_bench.datasets.atomic_files import locked, scratch
-root = pathlib.Path(sys.argv[1])
-with locked(root), scratch(root) as temporary:
-    with tarfile.open(root / sys.argv[2]) as file:
-        for member in file.getmembers()[:3]:
-            file.extract(member, temporary, filter="data")
-        os.kill(os.getpid(), 9)
-"""
-
-
-def test_a_process_killed_while_unpacking_does_no_harm(root: Path) -> None:
-    subprocess.run([sys.executable, "-c", KILLED, str(root), archive_name()], check=False)
-    assert any(path.name.startswith(TEMPORARY) for path in root.iterdir())
-    with pytest.raises(FileNotFoundError, match="CIFAR-10 is not in"):
-        at(root).load()
-    at(root).prepare()
-    assert at(root).load().classes == 10
-    assert not any(path.name.startswith(TEMPORARY) for path in root.iterdir())
-
-
 def test_a_folder_that_somebody_left_half_is_named_and_replaced(root: Path) -> None:
     at(root).prepare()
     folder = root / "cifar-10-batches-py"
@@ -146,22 +106,6 @@ def test_a_folder_that_somebody_left_half_is_named_and_replaced(root: Path) -> N
     (folder / "test_batch").unlink()
     at(root).prepare()
     assert len(at(root).load().test) == 10
-
-
-def test_without_an_archive_what_is_damaged_is_named(root: Path) -> None:
-    at(root).prepare()
-    (root / archive_name()).unlink()
-    batch = root / "cifar-10-batches-py" / "data_batch_3"
-    whole = batch.read_bytes()
-    batch.write_bytes(whole[:100])
-    for call in (at(root).prepare, at(root).load):
-        with pytest.raises(
-            BadFile, match=f"{batch}: damaged or cut short .* daso-bench prepare dataset=cifar"
-        ):
-            call()
-    batch.unlink()
-    with pytest.raises(FileNotFoundError, match=f"{batch}: missing; run daso-bench prepare dataset=cifar10"):
-        at(root).prepare()
 
 
 def test_a_damaged_archive_is_named(root: Path) -> None:

@@ -114,17 +114,6 @@ def test_with_one_city_there_is_no_validation_split(tmp_path: Path) -> None:
         small(tmp_path).prepare()
 
 
-def test_files_are_read_when_a_batch_asks_for_them(tmp_path: Path) -> None:
-    split = split_of(small(streets(tmp_path)), "test")
-    image_of(tmp_path, "val", "lindau", 0).unlink()
-    mask_of(tmp_path, "val", "lindau", 1).unlink()
-    split.batch(torch.tensor([2, 3, 4]))
-    with pytest.raises(BadImage, match=r"lindau_000000_000019_leftImg8bit\.png: No such file"):
-        split.batch(torch.tensor([2, 0]))
-    with pytest.raises(BadImage, match=r"lindau_000001_000019_gtFine_labelIds\.png: No such file"):
-        split.batch(torch.tensor([1]))
-
-
 def test_a_mask_of_another_size_than_its_image_is_named_by_a_batch_too(tmp_path: Path) -> None:
     split = split_of(small(streets(tmp_path)), "test")
     Image.fromarray(ids("x", (16, 16))).save(mask_of(tmp_path, "val", "lindau", 0))
@@ -187,19 +176,6 @@ def test_headers_find_all_but_unknown_ids_and_the_batch_names_those(tmp_path: Pa
         split.batch(torch.tensor(at))
 
 
-def test_bad_files_are_left_out_and_told_where_that_is_asked_for(tmp_path: Path) -> None:
-    expected = spoil(streets(tmp_path))
-    dataset = small(tmp_path, check="decode", bad_files="skip")
-    dataset.prepare()
-    about = dataset.about()
-    assert about is not None
-    assert {path for path, _ in about["bad"]} == set(expected)
-    assert about["samples"] == {"train": 4, "validation": 2, "test": 3}
-    data = dataset.load()
-    for name in ("train", "validation", "test"):
-        data.split(name).batch(torch.arange(len(data.split(name))))
-
-
 def test_it_is_looked_at_once_and_again_when_an_image_or_a_mask_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,22 +202,6 @@ def test_it_is_looked_at_once_and_again_when_an_image_or_a_mask_changes(
         assert len(looked) == (4 + 2 * number) * (images + 1) - 1
 
 
-def test_an_empty_citys_folder_is_no_other_data(tmp_path: Path) -> None:
-    """Tools that copy files alone leave such folders out."""
-    dataset = small(streets(tmp_path))
-    dataset.prepare()
-    before = dataset.about()
-    for folder in ("leftImg8bit", "gtFine"):
-        (tmp_path / folder / "train" / "aaa").mkdir()
-    prepared_elsewhere = dataclasses.replace(dataset, prepared=str(tmp_path / "kept"))
-    prepared_elsewhere.prepare()
-    after = prepared_elsewhere.about()
-    assert before is not None
-    assert after is not None
-    assert after["files"] == before["files"]
-    assert prepared_elsewhere.manifest().labels["train"].unique().tolist() == [0]
-
-
 def test_what_is_not_there_is_said_with_where_to_get_it(tmp_path: Path) -> None:
     with pytest.raises(
         FileNotFoundError, match=r"no folder leftImg8bit/train/; register at cityscapes-dataset"
@@ -257,8 +217,8 @@ def test_what_is_not_there_is_said_with_where_to_get_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"height": 0}, r"^dataset\.height=0: must be >= 1 pixel$"),
-        ({"width": -1}, r"^dataset\.width=-1: must be >= 1 pixel$"),
+        ({"height": 0}, r"^dataset\.height=0: must be >= 1$"),
+        ({"width": -1}, r"^dataset\.width=-1: must be >= 1$"),
         (
             {"augment": "crop_flip"},
             r"^dataset\.augment=crop_flip: must be one of none, flip, scale_crop_flip, ",
@@ -270,15 +230,6 @@ def test_what_is_not_there_is_said_with_where_to_get_it(tmp_path: Path) -> None:
 def test_bad_values_are_refused(keys: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Cityscapes(**keys)
-
-
-def test_beyond_the_border_a_model_sees_nothing(tmp_path: Path) -> None:
-    split = split_of(small(streets(tmp_path), augment="scale_crop_flip"), "train")
-    images, masks = split.augmented(torch.arange(len(split)), 5)
-    plain = split.batch(torch.arange(len(split)))[0]
-    beyond = ((masks == UNLABELLED)[:, None] & (images.abs() < 0.02)).all(1)
-    assert beyond.double().mean() > 0.03
-    assert (plain.abs() < 0.02).all(1).double().mean() < 0.001
 
 
 def test_a_loaders_process_makes_the_same_changes_of_its_copy(tmp_path: Path) -> None:

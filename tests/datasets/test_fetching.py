@@ -60,50 +60,17 @@ def fetch(url: str, folder: Path) -> str:
     "answering",
     [
         b"<html>please log in</html>\r\n\r\n",
-        b"",
         b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nhalf of it",
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nno number\r\n",
-        b"HTTP/1.1 200 OK\r\nX: " + 70_000 * b"x",
         b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n",
         b"HTTP/1.1 302 Found\r\nLocation: http://[::1\r\nContent-Length: 0\r\n\r\n",
-        b"HTTP/1.1 302 Found\r\nLocation: file:///etc/hostname\r\nContent-Length: 0\r\n\r\n",
     ],
-    ids=[
-        "no HTTP",
-        "nothing",
-        "half",
-        "no chunks",
-        "endless header",
-        "forbidden",
-        "led nowhere",
-        "led astray",
-    ],
+    ids=["no HTTP", "half", "forbidden", "led nowhere"],
     indirect=True,
 )
 def test_a_garbled_answer_is_one_message(answering: str, tmp_path: Path) -> None:
     fetch(f"{answering}/file", tmp_path)
 
 
-@pytest.mark.parametrize(
-    "proxy", ["http://[::1", "nonsense://", "http://a b:80", "http://x:port", f"http://{'a' * 70}"]
-)
-def test_an_address_of_a_proxy_that_is_none_is_one_message(
-    proxy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("no_proxy", "NO_PROXY", "https_proxy", "HTTPS_PROXY", "HTTP_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("http_proxy", proxy)
-    fetch("http://127.0.0.1:9/file", tmp_path)
-
-
 def test_what_is_no_failure_of_a_download_is_passed_on() -> None:
     with pytest.raises(TypeError, match="a fault of ours"), fetching("Title", "elsewhere"):
         raise TypeError("a fault of ours")
-
-
-def test_a_long_reason_is_cut_between_words() -> None:
-    with pytest.raises(ConnectionError) as caught, fetching("Title", "elsewhere"):
-        raise RuntimeError("no route to host " * 30)
-    said = str(caught.value)
-    assert said.endswith(" ...): elsewhere")
-    assert set(said.partition("(")[2].partition(")")[0].split()) == {"no", "route", "to", "host", "..."}

@@ -3,9 +3,7 @@
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from daso_bench.datasets.image_files import MaskedSplit
 from daso_bench.datasets.shapes import SHAPES, TINTS, Shapes, _inside, _outlined
 from daso_bench.datasets.transforms import UNLABELLED
 
@@ -87,32 +85,6 @@ def test_a_sample_is_the_same_in_every_batch_and_process():
     other = Shapes(samples=40, height=24, width=20, seed=1)
     assert not torch.equal(every(other)[1], every(SMALL)[1])
     assert not torch.equal(every(SMALL, "test")[1], every(SMALL)[1][:12])
-
-
-def test_a_batch_is_a_copy():
-    split = SMALL.load().train
-    assert isinstance(split, MaskedSplit)
-    images, masks = split.batch(torch.tensor([0]))
-    images.zero_()
-    masks.zero_()
-    assert split.images[0].any()
-    assert split.masks[0].any()
-
-
-def test_single_pixels_do_not_tell_the_kind():
-    """The best guess from a pixel's colour alone, the nearest of all tints and the ground, is often wrong."""
-    images, masks = every(Shapes(), "test")
-    means = torch.cat([torch.zeros(1, 3), torch.tensor(TINTS) / 2])
-    guess = torch.cdist(images.permute(0, 2, 3, 1).reshape(-1, 3), means).argmin(1)
-    labels = masks.flatten()
-    for label in range(1, 5):
-        right = (guess == label) & (labels == label)
-        either = ((guess == label) | (labels == label)) & (labels != UNLABELLED)
-        assert right.sum() / either.sum() < 0.4
-    smooth = functional.avg_pool2d(images, 3, 1, 1)  # the surroundings tell more
-    better = torch.cdist(smooth.permute(0, 2, 3, 1).reshape(-1, 3), means).argmin(1)
-    known = labels != UNLABELLED
-    assert (better == labels)[known].float().mean() > (guess == labels)[known].float().mean()
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from daso_bench.datasets.transforms import CentreCrop, Normalise
+from daso_bench.datasets.transforms import centre_crop, check_normalisation, normalise
 
 
 @pytest.mark.parametrize(("height", "width"), [(8, 8), (30, 50), (50, 30), (3, 200), (1, 1)])
 def test_any_size_becomes_one_size(height: int, width: int) -> None:
     image = torch.full((3, height, width), 77, dtype=torch.uint8)
-    made = CentreCrop(resize=10, crop=8)(image)
+    made = centre_crop(image, resize=10, crop=8)
     assert (made.shape, made.dtype) == ((3, 8, 8), torch.uint8)
     assert (made == 77).all()
 
@@ -17,47 +17,34 @@ def test_any_size_becomes_one_size(height: int, width: int) -> None:
 def test_the_centre_is_kept() -> None:
     image = torch.zeros(1, 4, 12, dtype=torch.uint8)
     image[:, :, 4:8] = 200
-    assert (CentreCrop(resize=4, crop=4)(image) == 200).all()
+    assert (centre_crop(image, resize=4, crop=4) == 200).all()
 
 
 def test_it_is_smoothed_before_it_is_made_smaller() -> None:
     stripes = ((torch.arange(64) % 4 == 0) * 255).to(torch.uint8).expand(1, 64, 64)
-    small = CentreCrop(resize=16, crop=16)(stripes.contiguous()).double()
+    small = centre_crop(stripes.contiguous(), resize=16, crop=16).double()
     assert abs(small.mean() - 255 / 4) < 4  # without antialiasing every stripe would be missed
 
 
 def test_normalised_by_hand() -> None:
     images = torch.tensor([0, 255, 51], dtype=torch.uint8).view(1, 3, 1, 1)
-    made = Normalise(mean=(0.5, 0.5, 0.1), std=(0.25, 0.5, 0.2), channels=3)(images)
+    made = normalise(images, mean=(0.5, 0.5, 0.1), std=(0.25, 0.5, 0.2))
     assert made.flatten().tolist() == pytest.approx([-2, 1, 0.5])
     assert images.flatten().tolist() == [0, 255, 51]
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("mean", "std", "message"),
     [
-        (lambda: CentreCrop(resize=8, crop=9), "dataset.resize=8: must be >= dataset.crop=9"),
-        (lambda: CentreCrop(resize=8, crop=0), "dataset.crop=0: must be >= 1"),
-        (
-            lambda: Normalise(mean=(0.1,), std=(1, 1, 1), channels=3),
-            r"dataset.mean=\[0.1\]: must be 3 numbers",
-        ),
-        (lambda: Normalise(mean=(0,), std=(0,), channels=1), r"dataset.std=\[0\]: must be > 0"),
-        (lambda: Normalise(mean=(0,), std=(1e-60,), channels=1), r"dataset.std=\[1e-60\]: must be > 0"),
-        *(
-            (
-                lambda value=value: Normalise(mean=(1, value), std=(1, 1), channels=2),
-                r"dataset.mean=\[1, .*\]: must be finite",
-            )
-            for value in (float("nan"), float("inf"), -float("inf"), 1e60)
-        ),
-        (
-            lambda: Normalise(mean=(0, 0), std=(1, float("nan")), channels=2),
-            r"dataset.std=\[1, nan\]: must be finite",
-        ),
-        (lambda: Normalise(mean=(0,), std=(float("inf"),), channels=1), "dataset.std=.*must be finite"),
+        ((0.1,), (1, 1), r"dataset.mean=\[0.1\]: must be 2 numbers"),
+        ((0, 0), (0, 1), r"dataset.std=\[0, 1\]: must be > 0"),
+        ((0, 0), (1e-60, 1), r"dataset.std=\[1e-60, 1\]: must be > 0"),
+        ((1, float("nan")), (1, 1), r"dataset.mean=\[1, nan\]: must be finite"),
+        ((0, 0), (1, float("inf")), r"dataset.std=\[1, inf\]: must be finite"),
+        ((0, 0), (1, 1e60), r"dataset.std=\[1, 1e\+60\]: must be finite"),
     ],
+    ids=["too few", "zero", "vanishing", "nan", "inf", "too large"],
 )
-def test_bad_values_are_refused(make: type, message: str) -> None:
+def test_bad_values_are_refused(mean: tuple[float, ...], std: tuple[float, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        make()
+        check_normalisation(mean, std, 2)

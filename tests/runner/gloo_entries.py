@@ -1,9 +1,7 @@
 """What the ranks of the tests over gloo do; imported by the ranks themselves."""
 
-import socket
 from collections.abc import Callable
 from inspect import signature
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from daso_bench.runner.communication.gpus import connect
 from daso_bench.runner.communication.torch_communicator import TorchCommunicator
+from daso_bench.runner.launch.rank_process import Link, RankTask
 from daso_bench.runner.training.context import undone_step
 from daso_bench.runner.training.torch_replica import TorchReplica
 from daso_bench.strategies.communicator import Communicator, Work
@@ -21,14 +20,14 @@ from daso_bench.strategies.topology import NODE, WORLD, Topology, peers
 Nodes = list[int] | dict[int, list[int]]
 
 
-def meet(nodes: list[int], rank: int, port: int, listener: socket.socket | None) -> TorchCommunicator:
+def meet(nodes: list[int], task: RankTask) -> TorchCommunicator:
     torch.set_num_threads(1)
     return connect(
         Topology.of(nodes),
-        rank,
+        task.rank,
         host="127.0.0.1",
-        port=port,
-        listener_fd=listener.detach() if listener else None,
+        port=task.port,
+        listener_fd=task.listener_fd(),
         device=torch.device("cpu"),
         timeout_s=30,
     )
@@ -41,11 +40,9 @@ def on_nodes(nodes: Nodes) -> Callable[[Callable[..., Any]], Callable[..., None]
     """
 
     def decorate(body: Callable[..., Any]) -> Callable[..., None]:
-        def entry(
-            run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any
-        ) -> None:
-            comm = meet(nodes[ranks] if isinstance(nodes, dict) else nodes, rank, port, listener)
-            more = {"run_dir": run_dir} if "run_dir" in signature(body).parameters else {}
+        def entry(task: RankTask, link: Link) -> None:
+            comm = meet(nodes[task.ranks] if isinstance(nodes, dict) else nodes, task)
+            more = {"run_dir": task.run_dir} if "run_dir" in signature(body).parameters else {}
             link.finish("finished", body(comm, **more), None)
 
         return entry

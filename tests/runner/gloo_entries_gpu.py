@@ -14,6 +14,7 @@ from daso_bench.runner.communication import gpus, torch_communicator
 from daso_bench.runner.communication.cuda_timing import DeviceWork
 from daso_bench.runner.communication.torch_communicator import TorchCommunicator
 from daso_bench.runner.launch import rank as ranks_work
+from daso_bench.runner.launch.rank_process import Link, RankTask
 from daso_bench.runner.training.torch_replica import TorchReplica
 from daso_bench.runner.training.trainer import Trainer
 from daso_bench.strategies.communicator import Work
@@ -39,23 +40,23 @@ def _as_nccl(*arguments: Any, **keywords: Any) -> TorchCommunicator:
 CONNECT = ranks_work.connect
 
 
-def run(*arguments: Any) -> None:
+def run(task: RankTask, link: Link) -> None:
     """`run_rank` of a rank that believes its GPU was joined to the others by NCCL."""
     ranks_work.connect, ranks_work.TorchReplica = _as_nccl, DelayedReplica
-    ranks_work.run_rank(*arguments)
+    ranks_work.run_rank(task, link)
 
 
-def asleep(run_dir: Any, rank: int, *arguments: Any) -> None:
+def asleep(task: RankTask, link: Link) -> None:
     """As `run`; rank 1 falls asleep before its fourth step."""
 
     class Asleep(Trainer):
         def step(self) -> None:
-            if rank == 1 and self.context.progress.step == 3:
+            if task.rank == 1 and self.context.progress.step == 3:
                 time.sleep(1000)
             super().step()
 
     ranks_work.Trainer = Asleep
-    run(run_dir, rank, *arguments)
+    run(task, link)
 
 
 @on_nodes([2])
@@ -115,13 +116,13 @@ def kept(comm: TorchCommunicator) -> None:
     assert streams.sides == ["messages", ("gradients", (0, 1)), *[("parameters", (0, 1))] * 2]
 
 
-def dies_after_9_steps(*args: Any) -> None:
+def dies_after_9_steps(task: RankTask, link: Link) -> None:
     """A rank of a real run that breaks off; what it has saved by then stays."""
     ranks_work.Trainer = dies_after(9)
-    ranks_work.run_rank(*args)
+    ranks_work.run_rank(task, link)
 
 
-def on_one_gpu(*args: Any) -> None:
+def on_one_gpu(task: RankTask, link: Link) -> None:
     """A rank of a real run that takes its CPU for a GPU that all have in common."""
     gpus.name_of = lambda device: "GPU-0"
-    ranks_work.run_rank(*args)
+    ranks_work.run_rank(task, link)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from daso_bench.runner.communication.link_costs import AlphaBeta
 from daso_bench.runner.communication.modelled_network import ModelledCommunicator
 from daso_bench.runner.communication.torch_communicator import TorchCommunicator
+from daso_bench.runner.launch.rank_process import Link, RankTask
 from daso_bench.runner.machine import shared_memory
 from daso_bench.runner.training.context import undone_step
 from daso_bench.runner.training.torch_replica import TorchReplica
@@ -69,7 +70,7 @@ def memory(comm: TorchCommunicator) -> None:
     comm.barrier(WORLD)
 
 
-def refused(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+def refused(task: RankTask, link: Link) -> None:
     """Memory that is not the one that was offered is not written to."""
     descriptor, address = shared_memory.offer(3, torch.float32)
     inode, size, path = address.split(" ", 2)
@@ -83,12 +84,12 @@ def refused(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threa
     link.finish("finished", None, None)
 
 
-def named(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+def named(task: RankTask, link: Link) -> None:
     """Where memory cannot be without a name, it has none any more once all have it."""
     before = set(os.listdir("/dev/shm"))
     saved = os.memfd_create
     del os.memfd_create
-    comm = meet([2], rank, port, listener)
+    comm = meet([2], task)
     shared = comm.shared(5, torch.float64, NODE)
     comm.barrier(NODE)
     assert set(os.listdir("/dev/shm")) <= before
@@ -243,9 +244,9 @@ def levels(comm: TorchCommunicator) -> None:
     comm.barrier(WORLD)
 
 
-def killed(run_dir: Any, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+def killed(task: RankTask, link: Link) -> None:
     """Rank 0 is killed right after it has made memory, before anybody else has it."""
-    comm = meet([2], rank, port, listener)
+    comm = meet([2], task)
     offer = shared_memory.offer
 
     def die(*given: Any) -> tuple[int, str]:

@@ -4,7 +4,6 @@ import os
 import time
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from daso_bench.runner.communication.link_costs import ClusterNetwork
 from daso_bench.runner.communication.modelled_network import HeldWork, ModelledCommunicator
 from daso_bench.runner.communication.torch_communicator import TorchCommunicator
 from daso_bench.runner.config.cluster import LinkConfig, LinksConfig
+from daso_bench.runner.launch.rank_process import Link, RankTask
 from daso_bench.runner.training.context import undone_step
 from daso_bench.runner.training.device_model import Device
 from daso_bench.runner.training.torch_replica import TorchReplica
@@ -222,12 +222,12 @@ def step_time(comm: TorchCommunicator) -> dict[str, Any]:
     return {"over_formula": ratios, "over_one_after_the_other": hidden}
 
 
-def leaves(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threads: int, link: Any) -> None:
+def leaves(task: RankTask, link: Link) -> None:
     """Rank 1 is gone in the middle of a run: what the others wait for raises."""
-    comm = meet(NODES[ranks], rank, port, listener)
+    comm = meet(NODES[task.ranks], task)
     comm = ModelledCommunicator(comm, network(comm, 0.08))
     comm.barrier(WORLD)
-    if rank == 1:
+    if task.rank == 1:
         time.sleep(0.3)  # the others wait already
         os._exit(7)
     told: list[str] = []
@@ -238,7 +238,7 @@ def leaves(run_dir: Path, rank: int, ranks: int, port: int, listener: Any, threa
             wait()
         except RuntimeError as error:
             told.append(type(error).__name__)
-    (run_dir / f"told-{rank}").write_text(f"{told}")
+    (task.run_dir / f"told-{task.rank}").write_text(f"{told}")
     raise RuntimeError("rank 1 is gone")
 
 

@@ -8,10 +8,8 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-from daso_bench.runner.launch.rank_process import Link
+from daso_bench.runner.launch.rank_process import Link, RankTask
 from daso_bench.strategies.errors import ConfigError, MachineError
-
-Listener = socket.socket | None
 
 
 def plan(run_dir: Path) -> dict[str, Any]:
@@ -25,37 +23,28 @@ def wait_for_ever() -> NoReturn:
         print(theirs)
 
 
-def works(
-    run_dir: Path, rank: int, ranks: int, port: int, listener: Listener, threads: int, link: Link
-) -> None:
-    steps = plan(run_dir).get("steps", 5)
+def works(task: RankTask, link: Link) -> None:
+    steps = plan(task.run_dir).get("steps", 5)
+    rank = task.rank
     print(f"rank {rank} speaks")
     for step in range(1, steps + 1):
         link.steps = step
         link.progress(step=step, steps=steps, epoch=0, epochs=1, samples=8 * step)
         time.sleep(0.1)
-    seen = {"rank": rank, "ranks": ranks, "port": port, "listens": listener is not None, "threads": threads}
-    (run_dir / f"seen_{rank}.json").write_text(json.dumps(seen))
+    seen = {"rank": rank, "ranks": task.ranks, "port": task.port, "threads": task.threads}
+    seen["listens"] = task.listener is not None
+    (task.run_dir / f"seen_{rank}.json").write_text(json.dumps(seen))
     link.finish(
         "finished", {"reached": True, "labels": ["text"], "loss": float("nan")} if rank == 0 else None
     )
 
 
-def ends_as_planned(
-    run_dir: Path, rank: int, ranks: int, port: int, listener: Listener, threads: int, link: Link
-) -> None:
-    status, reason = plan(run_dir)["ends"][rank]
-    link.finish(status, {"reached": False}, reason)
-
-
-def fails(
-    run_dir: Path, rank: int, ranks: int, port: int, listener: Listener, threads: int, link: Link
-) -> None:
+def fails(task: RankTask, link: Link) -> None:
     """Rank `bad` does `how`; the others wait for it in a socket read, for ever."""
-    todo = plan(run_dir)
+    todo = plan(task.run_dir)
     link.call = "all_reduce/gradients"
     link.progress(step=1)
-    if rank == todo["bad"]:
+    if task.rank == todo["bad"]:
         time.sleep(0.2)
         _fail(todo["how"])
         return
@@ -88,22 +77,7 @@ def _fail(how: str) -> None:
             raise AssertionError(how)
 
 
-def sleeps_with_the_lock(
-    run_dir: Path, rank: int, ranks: int, port: int, listener: Listener, threads: int, link: Link
-) -> None:
-    """Rank 0 sleeps in native code that keeps Python's lock, so that its heartbeat stops."""
-    import ctypes
-
-    link.progress(step=1)
-    time.sleep(0.7)
-    if rank == 0:
-        ctypes.PyDLL(None).sleep(60)
-    wait_for_ever()
-
-
-def stops_when_asked(
-    run_dir: Path, rank: int, ranks: int, port: int, listener: Listener, threads: int, link: Link
-) -> None:
+def stops_when_asked(task: RankTask, link: Link) -> None:
     step = 0
     while not link.interrupted():
         step += 1
@@ -112,38 +86,36 @@ def stops_when_asked(
     link.finish("cancelled", None, link.interrupted())
 
 
-def ignores_requests(
-    run_dir: Path, rank: int, ranks: int, port: int, listener: Listener, threads: int, link: Link
-) -> None:
+def ignores_requests(task: RankTask, link: Link) -> None:
     while True:
         link.progress(now=time.monotonic())
         time.sleep(0.05)
 
 
-def floods(
-    run_dir: Path, rank: int, ranks: int, port: int, listener: Listener, threads: int, link: Link
-) -> None:
+def floods(task: RankTask, link: Link) -> None:
     """Progress far larger than a socket's buffer."""
     link.progress(step=1, text="x" * 2_000_000)
     link.finish("finished", None)
 
 
-def adds_with_torch(
-    run_dir: Path, rank: int, ranks: int, port: int, listener: Listener, threads: int, link: Link
-) -> None:
+def adds_with_torch(task: RankTask, link: Link) -> None:
     """A gloo sum over the rendezvous that the supervisor opened."""
     preloaded = "torch" in sys.modules
     import torch
     import torch.distributed as dist
 
     before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    # The store takes the descriptor over and closes it.
-    descriptor = None if listener is None else listener.detach()
+    torch.set_num_threads(task.threads)
+    rank, descriptor = task.rank, task.listener_fd()
     store = dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage] (torch documents it there)
-        "127.0.0.1", port, ranks, is_master=rank == 0, master_listen_fd=descriptor, wait_for_workers=False
+        "127.0.0.1",
+        task.port,
+        task.ranks,
+        is_master=rank == 0,
+        master_listen_fd=descriptor,
+        wait_for_workers=False,
     )
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=task.ranks)
     total = torch.tensor([float(rank + 1)])
     dist.all_reduce(total)
     dist.destroy_process_group()

@@ -98,19 +98,6 @@ def test_wrong_arguments_end_with_2_and_say_what_is_allowed(
     assert said in capsys.readouterr().err
 
 
-def test_down_says_that_nothing_is_up_and_succeeds_where_status_and_env_do_not(
-    tool: ModuleType, capsys: pytest.CaptureFixture[str], tmp_path: Path
-):
-    folder = ["--folder", str(tmp_path / "none")]
-    assert tool.main(["down", *folder]) == 0
-    assert "nothing is up" in capsys.readouterr().out
-    assert tool.main(["status", *folder]) == 1
-    assert "nothing is up" in capsys.readouterr().out
-    assert tool.main(["env", *folder]) == 1
-    assert capsys.readouterr().out == ""  # a shell evaluates it
-    assert "nothing is up" in refused(tool, capsys, "node-down", "n1", *folder)
-
-
 # ------------------------------------------------------------------ refusals
 
 
@@ -248,11 +235,3 @@ def test_after_a_reboot_no_id_is_ours(tool: ModuleType, sleeper: subprocess.Pope
     cluster = cluster_of(tool, tmp_path, boot="another boot")
     cluster.processes["slurmd-n1"] = written_down(tool, sleeper)
     assert cluster.alive() == []
-
-
-def test_a_wait_ends_with_the_daemon_it_waits_for(tool: ModuleType, sleeper: subprocess.Popen[bytes]):
-    daemon = written_down(tool, sleeper)
-    sleeper.kill()
-    sleeper.wait()
-    with pytest.raises(tool.Failure, match="slurmd-n1 has ended before it listened"):
-        tool.Watch().until(lambda: False, "it listened", 60, of=daemon)

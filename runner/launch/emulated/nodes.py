@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from ....strategies.errors import ConfigError, MachineError
+from ....strategies.topology import Topology
 from ...config.cluster import LinkConfig
 from ...machine.signals import LEFT_TO_THE_SUPERVISOR, signal_name
-from .addresses import INTERFACE, MOST_NODES, UNSHAPED_INTERFACE, Shape
-from .namespaces import NodeEntry
+from ..rank_process import Meeting
+from .namespaces import INTERFACE, MOST_NODES, UNSHAPED_INTERFACE, NodeEntry, Shape
 
 ANSWER_S, ANSWER_S_PER_NODE = 20.0, 1.0
 WAY_OUT = "launcher.network=modelled needs none of this"
@@ -32,11 +33,11 @@ SWITCHES = {
 
 
 class Nodes:
-    """A context manager for network namespaces, one per node, with links of their own.
+    """Network namespaces for the ranks of a run, one per node, with links of their own: a context manager.
 
-    `entries` (by node) is what `namespaces.enter` takes, `commands` what made the network and `turns` whether
-    a link's connections wait in turns (else first in, first out), for the record, `holder_pid` the process
-    that keeps it. Enter it from the main thread: the nodes end with that thread.
+    A process of `namespaces` holds them; the kernel ends it with the thread that made it, so enter from the
+    main thread. Inside the context, `entries` (by node) is what `namespaces.enter` takes, `commands` what
+    made the network, `holder_pid` the process that holds it.
 
     Args:
         ranks_of_nodes: number of ranks of each node.
@@ -45,7 +46,12 @@ class Nodes:
 
     Raises:
         ConfigError: more nodes than a bridge has ports.
+        MachineError: on entering: they cannot be had here, with the reason and the way out.
     """
+
+    port = 29500  # of the rendezvous: nobody else is on the network of a run's nodes
+    listener = None  # rank 0 opens the port, in its node
+    keep_awake = False  # whether no core may fall asleep meanwhile
 
     def __init__(
         self, ranks_of_nodes: Sequence[int], inter: LinkConfig, node_speeds: Sequence[float] | None = None
@@ -55,67 +61,75 @@ class Nodes:
                 f"cluster.nodes={len(ranks_of_nodes)}: emulated nodes hang on one bridge, which has "
                 f"{MOST_NODES} ports; launcher=simulated takes more"
             )
+        self._node_of_rank = Topology.of(ranks_of_nodes).node_of_rank
         self._shapes = shapes(len(ranks_of_nodes), inter, node_speeds)
-        self._holder: Holder | None = None
+        self._latency_us = inter.latency_us
+        self._process: subprocess.Popen[bytes] | None = None
         self.entries: list[NodeEntry] = []
         self.commands: list[str] = []
-        self.turns: bool | None = None
+
+    @property
+    def meeting(self) -> Meeting:
+        """Where the ranks meet: at node 0's address."""
+        return Meeting(
+            host=self.entries[0].address,
+            network="kernel",
+            interface=INTERFACE,
+            unshaped_interface=UNSHAPED_INTERFACE,
+            known={"network": {"made_by": "kernel", "commands": list(self.commands)}},
+        )
 
     @property
     def holder_pid(self) -> int | None:
-        """The process that keeps the nodes; None outside of the context."""
-        return None if self._holder is None else self._holder.pid
+        return None if self._process is None else self._process.pid
+
+    def node(self, rank: int) -> NodeEntry:
+        """The node of a rank."""
+        return self.entries[self._node_of_rank[rank]]
 
     def broken(self) -> str | None:
         """Why there are no links between the nodes any more; None if there are.
 
         The bridges go with the holder, and the ranks' connections do not end with them: they wait.
         """
-        how = None if self._holder is None else self._holder.ended()
-        return None if how is None else f"the emulated nodes have no links: the process that held them {how}"
+        code = None if self._process is None else self._process.poll()
+        if code is None:
+            return None
+        how = f"was killed by {signal_name(-code)}" if code < 0 else f"ended (exit code {code})"
+        return f"the emulated nodes have no links: the process that held them {how}"
 
     def __enter__(self) -> Self:
-        """Make the nodes. Raises MachineError: they cannot be had here, with the reason and the way out."""
         if sys.platform != "linux":
-            raise MachineError(f"emulated nodes are Linux's, this is {sys.platform}; {WAY_OUT}")
-        latency_us = max(shape.latency_us for shape in self._shapes)
-        holder = Holder(self._shapes)
-        answer = holder.answer
-        if "error" in answer:
-            if latency_us and answer["cause"] == "tc" and "netem" in answer["error"] and not has_netem():
-                raise MachineError(
-                    f"cluster.links.inter.latency_us={latency_us:g}: this kernel cannot delay packets "
-                    f"({answer['error']}); launcher.network=modelled has latencies, and "
-                    "cluster.links.inter.latency_us=0 does without"
-                )
-            raise MachineError(explain(answer, switches()))
-        self._holder = holder
-        self.commands, self.turns = answer["commands"], answer["turns"]
+            raise MachineError(f"emulated nodes are network namespaces, which are Linux's; {WAY_OUT}")
+        try:
+            answer = self._start_holder()
+            if "error" in answer:
+                raise MachineError(self._explained(answer))
+        except BaseException:
+            self.__exit__()
+            raise
+        self.commands = answer["commands"]
         self.entries = [
-            NodeEntry(answer["user"], net, address, INTERFACE, UNSHAPED_INTERFACE)
+            NodeEntry(answer["user"], net, address)
             for net, address in zip(answer["nodes"], answer["addresses"], strict=True)
         ]
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End what holds the nodes, which may be gone already; they go with the last rank inside."""
-        if self._holder is not None:
-            self._holder.end()
-            self._holder = None
+        """End the holder, which may be gone already; what it held goes with the last rank inside."""
+        if self._process is None:
+            return
+        self._process.kill()  # it has nothing to clean up
+        self._process.communicate()
+        self._process = None
 
-
-class Holder:
-    """The running process of `namespaces`. `answer`: its JSON line, with "error" if there are no nodes.
-
-    The kernel ends it with the thread that made it: make it in the main thread.
-    """
-
-    def __init__(self, shapes: Sequence[Shape]) -> None:
+    def _start_holder(self) -> dict[str, Any]:
+        """Start the holder and return its answer, with "error" and "cause" if there are no nodes."""
         # It ignores these signals once it can; until then a Ctrl-C must not end it.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_THE_SUPERVISOR)
         try:
             # Unbuffered: the one line is written at once, and `select` sees all there is to read.
-            self._process = subprocess.Popen(
+            process = self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", f"{__package__}.namespaces", str(os.getpid())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -124,43 +138,13 @@ class Holder:
             )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        try:
-            self.answer = self._ask(shapes)
-        except BaseException:
-            self.end()
-            raise
-        if "error" in self.answer:
-            self.end()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def ended(self) -> str | None:
-        """How it ended, in words; None while it runs."""
-        code = self._process.poll()
-        if code is None:
-            return None
-        return f"was killed by {signal_name(-code)}" if code < 0 else f"ended (exit code {code})"
-
-    def end(self) -> None:
-        """End it if it runs; what it held goes with the last rank inside. May be called again."""
-        self._process.kill()  # it has nothing to clean up
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
-            if pipe is not None:
-                pipe.close()
-
-    def _ask(self, shapes: Sequence[Shape]) -> dict[str, Any]:
-        process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        limit_s = ANSWER_S + ANSWER_S_PER_NODE * len(shapes)
+        assert process.stdin
+        assert process.stdout
+        assert process.stderr
+        limit_s = ANSWER_S + ANSWER_S_PER_NODE * len(self._shapes)
         until = time.monotonic() + limit_s
-        line = json.dumps([astuple(shape) for shape in shapes]).encode() + b"\n"
         with suppress(BrokenPipeError):  # it has ended; its error is read below
-            process.stdin.write(line)
+            process.stdin.write(json.dumps([astuple(shape) for shape in self._shapes]).encode() + b"\n")
         answer = b""
         while not answer.endswith(b"\n"):
             if not select.select([process.stdout], [], [], max(0.0, until - time.monotonic()))[0]:
@@ -171,18 +155,26 @@ class Holder:
             answer += more
         return json.loads(answer)
 
+    def _explained(self, answer: Mapping[str, Any]) -> str:
+        if self._latency_us and answer["cause"] == "tc" and "netem" in answer["error"]:
+            return (
+                f"cluster.links.inter.latency_us={self._latency_us:g}: this kernel cannot delay packets "
+                f"({answer['error']}); launcher.network=modelled has latencies, and "
+                "cluster.links.inter.latency_us=0 does without"
+            )
+        return explain(answer, switches())
 
-def impossible() -> str | None:
-    """Why no nodes can be had here and what would help, None if they can. Takes about 0.2 s: it makes one."""
-    if sys.platform != "linux":
-        return f"emulated nodes are network namespaces, which are Linux's; this is {sys.platform}; {WAY_OUT}"
-    answer = _tried(Shape(bytes_per_s=1e6))
-    return explain(answer, switches()) if "error" in answer else None
 
+def impossible(latency_us: float = 0.0) -> str | None:
+    """Why no nodes with such links can be had here and what would help, None if they can.
 
-def has_netem() -> bool:
-    """Whether this kernel can delay packets; False too where no nodes can be had."""
-    return sys.platform == "linux" and "error" not in _tried(Shape(latency_us=2.0))
+    Takes about 0.2 s: it makes one node.
+    """
+    try:
+        with Nodes((1,), LinkConfig(rate_gbit=1.0, latency_us=latency_us)):
+            return None
+    except MachineError as error:
+        return str(error)
 
 
 def explain(answer: Mapping[str, Any], values: Mapping[str, str]) -> str:
@@ -190,37 +182,31 @@ def explain(answer: Mapping[str, Any], values: Mapping[str, str]) -> str:
     error, cause = answer["error"], answer["cause"]
     if cause == "missing":
         return f"emulated nodes: {error}; install iproute2 (package iproute2 or iproute); {WAY_OUT}"
-    refused = cause in ("unshare", "map") or "not permitted" in error or "denied" in error
-    if not refused:
+    if cause not in ("unshare", "map") and "not permitted" not in error and "denied" not in error:
         return f"emulated nodes: {error}; {WAY_OUT}"
+    how = (
+        "by no sysctl: a container forbids them by its seccomp profile or keeps capabilities back (Docker: "
+        "--security-opt seccomp=unconfined, or --privileged)"
+    )
     for name, (forbidding, allowing) in SWITCHES.items():
         if values.get(name) == forbidding:
-            return (
-                f"emulated nodes: user namespaces are forbidden ({error}): {name} is {forbidding}; "
-                f"`sysctl -w {name}={allowing}` as root allows them; {WAY_OUT}"
-            )
-    return (
-        f"emulated nodes: user namespaces are forbidden ({error}), and by no sysctl: a container forbids "
-        "them by its seccomp profile or keeps capabilities back (Docker: --security-opt seccomp=unconfined, "
-        f"or --privileged); {WAY_OUT}"
-    )
+            how = f"{name} is {forbidding}; `sysctl -w {name}={allowing}` as root allows them"
+            break
+    return f"emulated nodes: user namespaces are forbidden ({error}): {how}; {WAY_OUT}"
 
 
 def switches() -> dict[str, str]:
     """The values of `SWITCHES` here; a kernel without one is left out."""
     values: dict[str, str] = {}
     for name in SWITCHES:
-        try:
+        with suppress(OSError):
             values[name] = Path("/proc/sys", *name.split(".")).read_text().strip()
-        except OSError:
-            continue
     return values
 
 
-def _tried(shape: Shape) -> dict[str, Any]:
-    holder = Holder([shape])
-    holder.end()
-    return holder.answer
+def has_netem() -> bool:
+    """Whether this kernel can delay packets; False too where no nodes can be had."""
+    return impossible(latency_us=2.0) is None
 
 
 def shapes(nodes: int, inter: LinkConfig, node_speeds: Sequence[float] | None) -> list[Shape]:

@@ -46,29 +46,19 @@ ALIKE = 1.02  # sizes this close are one
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
-class LinkCheck:
-    """Sums of `size` bytes over all ranks: seconds asked and achieved."""
+def off_reason(size: int, asked_s: float, achieved_s: float, *, floor_s: float, sum_s: float) -> str | None:
+    """Why the time of sums of `size` bytes over all ranks is out of bounds, None if it is not.
 
-    size: int
-    asked_s: float
-    achieved_s: float
-
-    def reason(self, floor_s: float, sum_s: float) -> str | None:
-        """Why it is out of bounds, None if it is not.
-
-        A short one, below 20 floors, cannot be distinguished from what any sum takes here. It may be off by
-        as much as the floor itself: by a part of `sum_s`, the time asked for a sum of all gradients.
-        """
-        long = self.asked_s >= 20 * floor_s
-        allowed_s = LINK_LIMIT * self.asked_s if long else FLOOR_LIMIT * sum_s
-        if abs(self.achieved_s - self.asked_s) <= allowed_s:
-            return None
-        off = self.achieved_s / self.asked_s - 1
-        return (
-            f"a sum of {self.size} bytes takes {self.achieved_s * 1e3:.3g} ms over these links, "
-            f"{self.asked_s * 1e3:.3g} ms were asked for ({off:+.0%}, at most {LINK_LIMIT:.0%})"
-        )
+    A short one, below 20 floors, cannot be distinguished from what any sum takes here. It may be off by
+    as much as the floor itself: by a part of `sum_s`, the time asked for a sum of all gradients.
+    """
+    allowed_s = LINK_LIMIT * asked_s if asked_s >= 20 * floor_s else FLOOR_LIMIT * sum_s
+    if abs(achieved_s - asked_s) <= allowed_s:
+        return None
+    return (
+        f"a sum of {size} bytes takes {achieved_s * 1e3:.3g} ms over these links, {asked_s * 1e3:.3g} ms "
+        f"were asked for ({achieved_s / asked_s - 1:+.0%}, at most {LINK_LIMIT:.0%})"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,19 +80,11 @@ class Counted:
 
     def and_then(self, later: "Counted") -> "Counted":
         """Both together."""
-        queued, cores = self.queued_ns, self.cores_s
-        queued = None if queued is None or later.queued_ns is None else queued + later.queued_ns
-        cores = None if cores is None or later.cores_s is None else cores + later.cores_s
-        return Counted(
-            train_ns=self.train_ns + later.train_ns,
-            queued_ns=queued,
-            steps=self.steps + later.steps,
-            overruns=self.overruns + later.overruns,
-            cores_s=cores,
-            own_s=self.own_s + later.own_s,
-            room_s=self.room_s + later.room_s,
-            reasons=[*self.reasons, *later.reasons],
-        )
+        total: dict[str, Any] = {}
+        for name, before in asdict(self).items():
+            after = getattr(later, name)
+            total[name] = None if before is None or after is None else before + after
+        return Counted(**total)
 
 
 class ValidityChecks(Callback):
@@ -131,7 +113,7 @@ class ValidityChecks(Callback):
         self._padding: Padding | None = None
         self._pause_s = LONGEST_PAUSE_S
         self._floor_s = self._sum_s = 0.0
-        self._checked: list[LinkCheck] = []
+        self._links: list[dict[str, Any]] = []
         self._reasons: list[str] = []
         self._measured: dict[str, Any] = {"network": meeting.network}
         self._queue, self._cores = queue, Cores(meeting.awake)
@@ -171,9 +153,6 @@ class ValidityChecks(Callback):
 
         Attempts that this one goes on from count, as far as their checkpoint knew.
         """
-        return {"validity": self._outcome(train_ns, finished=finished)}
-
-    def _outcome(self, train_ns: int, *, finished: bool) -> dict[str, Any]:
         if finished and self._links_are_shaped():
             self._check_links(self._comm.traffic.sizes("inter"))
         counted = self._counted(train_ns)
@@ -198,7 +177,7 @@ class ValidityChecks(Callback):
                 "(cluster.device.samples_per_second)"
             )
         reasons = list(dict.fromkeys([*self._before.reasons, *self._reasons]))
-        return {"valid": not reasons, "reasons": reasons, **self._measured}
+        return {"validity": {"valid": not reasons, "reasons": reasons, **self._measured}}
 
     def state_dict(self, train_ns: int) -> dict[str, Any]:
         """What a resumed run's verdict needs of this attempt, and of those before it."""
@@ -281,7 +260,7 @@ class ValidityChecks(Callback):
                 time.sleep(self._pause_s)
                 took.append(_seconds(lambda: sum_over_all(tensor)))
         floor = max(row[0] for row in self._gather([median(took)]))
-        asked = self._network.cost(self._comm.topology, "all_reduce", self._everyone, whole).duration_ns / 1e9
+        asked = self._asked_s(whole)
         self._floor_s, self._sum_s = floor, asked
         self._measured |= {"floor_s": floor, "sum_s": asked, "floor_share": floor / asked if asked else None}
         if floor > FLOOR_LIMIT * asked:
@@ -298,30 +277,30 @@ class ValidityChecks(Callback):
 
     def _check_links(self, sizes: set[int]) -> None:
         """Sums of these sizes over all ranks, as far as none like them has been checked."""
-        sizes = self._of_everyone(sizes)
-        known = {check.size for check in self._checked}
-        todo: list[int] = []
-        for size in sorted(sizes):
-            if not any(size / ALIKE <= seen <= size * ALIKE for seen in (*known, *todo)) and size >= 4:
-                todo.append(size)
-        for size in todo:
+        checked = [link["bytes"] for link in self._links]
+        for size in sorted(self._of_everyone(sizes)):
+            if size < 4 or any(size / ALIKE <= seen <= size * ALIKE for seen in checked):
+                continue
+            checked.append(size)
             tensor = torch.zeros(size // 4, device=self._comm.device)
-            asked = self._network.cost(self._comm.topology, "all_reduce", self._everyone, size).duration_ns
+            asked_s = self._asked_s(size)
             took: list[float] = []
             self._comm.all_reduce(tensor, WORLD).wait()  # a connection's first message of a size is slower
             for _ in range(LINK_TIMES):
                 time.sleep(self._pause_s)
                 took.append(_seconds(lambda tensor=tensor: self._comm.all_reduce(tensor, WORLD).wait()))
             # The rank that comes last waits for no other: its time is that of the links alone.
-            achieved = median(min(times) for times in zip(*self._gather(took), strict=True))
-            check = LinkCheck(size=size, asked_s=asked / 1e9, achieved_s=achieved)
-            self._checked.append(check)
-            reason = check.reason(self._floor_s, self._sum_s)
+            achieved_s = median(min(times) for times in zip(*self._gather(took), strict=True))
+            self._links.append({"bytes": size, "asked_s": asked_s, "achieved_s": achieved_s})
+            reason = off_reason(size, asked_s, achieved_s, floor_s=self._floor_s, sum_s=self._sum_s)
             if reason is not None:
                 self._reasons.append(reason)
-        self._measured["links"] = [
-            {"bytes": c.size, "asked_s": c.asked_s, "achieved_s": c.achieved_s} for c in self._checked
-        ]
+        self._measured["links"] = self._links
+
+    def _asked_s(self, size: int) -> float:
+        """Seconds of a sum of so many bytes over all ranks on the links that were asked for."""
+        topology, everyone = self._comm.topology, self._comm.members(WORLD)
+        return self._network.cost(topology, "all_reduce", everyone, size).duration_ns / 1e9
 
     def _of_everyone(self, sizes: set[int]) -> set[int]:
         """The sizes that any rank sends: a node's leader sends what others do not."""
@@ -330,10 +309,6 @@ class ValidityChecks(Callback):
             return set()
         rows = self._gather([*sorted(sizes), *[0] * (most - len(sizes))])
         return {int(size) for row in rows for size in row if size}
-
-    @property
-    def _everyone(self) -> tuple[int, ...]:
-        return self._comm.members(WORLD)
 
     def _gather(self, numbers: Sequence[float]) -> list[list[float]]:
         """All ranks' numbers [k], in rank order."""

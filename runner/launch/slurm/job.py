@@ -5,29 +5,28 @@ Slurm after a lost node, a preemption), it goes on from what is in the directory
 """
 
 import os
+import re
 import signal
+import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import IO, Any, Literal, Self
 
 from ....strategies.errors import ConfigError, MachineError
-from ....strategies.topology import Topology
-from ...config.launchers import SlurmConfig
 from ...config.load import load
 from ...config.run_config import RunConfig
 from ...records.json_lines import read_json
 from ...records.run_directory import DONE, INTERRUPTED, SUPERVISOR_GONE, Outcome, RunDirectory
-from ..attempt import run_attempt
 from ..failures import Rank
-from ..remote import RemoteProcess, RemoteRanks
-from ..supervisor import Event
+from ..remote import WORKER, RemoteProcess, RemoteRanks
+from ..supervisor import Event, run_attempt
 from . import queue
-from .request import JobRequest, check_code, for_step, request_of
-from .srun import Srun
+from .request import check_code, for_step, request_of
 
 ENTRY_FILE = "entry.json"  # names what the ranks do instead of training, with its arguments
 WARNINGS = ("SIGTERM", "SIGUSR2")
@@ -37,6 +36,10 @@ APPEAR_S = 120.0  # for a run directory made elsewhere to be seen on this node
 # the queue already; "over": it has ended.
 Cause = tuple[str, str, Literal["again", "waits", "over"]]
 KILLED_LATE_S = 1.0  # a job that is ended for its time limit has no more time left than this
+STOP_S = 5.0
+_FATE = re.compile(r"srun: error: (?P<host>\S+): tasks? (?P<tasks>[\d,\-]+): (?P<word>.+)")
+_EXIT = re.compile(r"Exited with exit code (\d+)")
+_NODE = re.compile(r"srun: error: Node failure on (\S+)")
 SETTLE_S = 2.0  # until Slurm shows what becomes of a job that it ends
 
 
@@ -76,10 +79,6 @@ class Allocation:
         )
 
 
-class JobFailedError(Exception):
-    """The run ended without a result: the batch job must end with an error too."""
-
-
 def main(folder: Path) -> int:
     """The command of the batch file: the run of this job or array element. Returns the exit code.
 
@@ -87,35 +86,39 @@ def main(folder: Path) -> int:
     """
     try:
         runs = _appeared(folder / RUNS).read_text(encoding="utf-8").split()
-        run_alone(folder.parent.parent / runs[int(os.environ.get("SLURM_ARRAY_TASK_ID", 0))])
-    except JobFailedError as error:
-        print(f"daso-bench: {error}", file=sys.stderr)
-        return 1
-    return 0
+        failure = run_alone(folder.parent.parent / runs[int(os.environ.get("SLURM_ARRAY_TASK_ID", 0))])
+    except (ConfigError, MachineError) as error:
+        failure = str(error)
+    if failure is not None:
+        print(f"daso-bench: {failure}", file=sys.stderr)
+    return 0 if failure is None else 1
 
 
-def run_alone(run_dir: Path) -> None:
+def run_alone(run_dir: Path) -> str | None:
     """Go on with the run at `run_dir`, if that is this job's to do.
 
-    Raises JobFailedError if the run failed, with the failing rank's traceback.
+    Returns why the run failed, with the failing rank's traceback; None if it did not.
+    Raises ConfigError, MachineError if it could not be started; status.json then says why.
     """
     _appeared(run_dir / "status.json")
     directory = RunDirectory.open(_appeared(run_dir / "config.yaml").parent)
     allocation = Allocation.around()
     if directory.cancel_file.exists() or directory.state() == "finished":
         print(f"{directory.run_id}: nothing to do ({directory.status()['status']})")
-        return
-    _refuse_if_other(directory, allocation)
+        return None
     attempts = len(directory.status()["attempts"])
     try:
         check_code(directory)
         config = load(directory.config)
         outcome = run_here(directory, config, allocation, entry=entry_of(directory))
     except (ConfigError, MachineError) as error:
-        _note_refusal(directory, error, attempts)
-        raise JobFailedError(str(error)) from None
+        if len(directory.status()["attempts"]) == attempts:  # an attempt that began has recorded it
+            with suppress(ConfigError, MachineError), directory.lock():
+                directory.update(status="failed", reason=str(error))
+        raise
     if outcome.exit_code and directory.status()["status"] != "queued":
-        raise JobFailedError(f"{outcome.status}: {outcome.reason}\n{outcome.details}")
+        return f"{outcome.status}: {outcome.reason}\n{outcome.details}"
+    return None
 
 
 def entry_of(directory: RunDirectory) -> str | None:
@@ -132,70 +135,142 @@ def run_here(
     entry: str | None = None,
 ) -> Outcome:
     """Run `directory` on the nodes of `allocation`; this process supervises. `entry`: what a rank does."""
-    launcher = config.launcher
-    assert isinstance(launcher, SlurmConfig)
-    topology = Topology.of(config.cluster.ranks_of_nodes)
-    if len(allocation.hosts) < topology.nodes:
+    nodes = len(config.cluster.ranks_of_nodes)
+    if len(allocation.hosts) < nodes:
         raise ConfigError(
-            f"cluster.nodes={topology.nodes}: job {allocation.id} has {len(allocation.hosts)} nodes "
-            f"({', '.join(allocation.hosts)}); submit with --nodes={topology.nodes}"
+            f"cluster.nodes={nodes}: job {allocation.id} has {len(allocation.hosts)} nodes "
+            f"({', '.join(allocation.hosts)}); submit with --nodes={nodes}"
         )
-    kinds = config.cluster.device.kind
-    ranks = SlurmRanks(directory, topology, request_of(config), allocation, entry, kinds)
-    kill_wait_s = 30
+    ranks = SlurmRanks(directory, config, allocation, entry)
+    stall_s, kill_wait_s = config.launcher.stall_s, None
     with suppress(MachineError):
-        kill_wait_s = queue.limits().kill_wait_s or kill_wait_s
-    patience_s = max(2.0, min(30.0, kill_wait_s - 2.0))
-    return run_attempt(directory, ranks, stall_s=launcher.stall_s, patience_s=patience_s, on_event=on_event)
+        kill_wait_s = queue.setting("KillWait")
+    patience_s = max(2.0, min(30.0, (kill_wait_s or 30) - 2.0))
+    return run_attempt(directory, ranks, stall_s=stall_s, patience_s=patience_s, on_event=on_event)
+
+
+class Srun:
+    """srun as the `Starter` of ranks: its error lines are the only report of how a remote task ended.
+
+    Its lines go to `log`. `node_failure`: the node that Slurm has given up, or None.
+    """
+
+    def __init__(self, command: Sequence[str], environ: Mapping[str, str], log: Path) -> None:
+        self._command, self._environ, self._log = list(command), dict(environ), log
+        self._process: subprocess.Popen[str] | None = None
+        self._fates: dict[int, int] = {}
+        self._lines: list[str] = []
+        self.node_failure: str | None = None
+
+    def begin(self) -> None:
+        try:
+            self._process = subprocess.Popen(
+                self._command,
+                env=self._environ,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+            )
+        except OSError as error:
+            raise MachineError(f"srun cannot be started: {error}") from error
+        assert self._process.stdout is not None
+        self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
+        self._reader.start()
+
+    def ended(self) -> str | None:
+        if self._process is None or self._process.poll() is None:
+            return None
+        self._reader.join(1.0)
+        return f"srun ended with exit code {self._process.returncode}: {self.words() or 'it wrote nothing'}"
+
+    def words(self) -> str:
+        return "; ".join(self._lines)
+
+    def fate(self, rank: int) -> int | None:
+        return self._fates.get(rank)
+
+    def stop(self) -> None:
+        """Wait for the step's end, which follows that of its tasks; else end it."""
+        if self._process is None:
+            return
+        for end in (lambda: None, self._process.terminate, self._process.kill):
+            end()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(STOP_S)
+                break
+        self._reader.join(1.0)
+
+    def _read(self, stream: IO[str]) -> None:
+        with stream, self._log.open("a", encoding="utf-8") as log:
+            log.write(f"$ {' '.join(self._command)}\n")
+            for line in stream:
+                with suppress(OSError):  # a full disk: the line is interpreted all the same
+                    log.write(line)
+                    log.flush()
+                self._interpret(line.rstrip())
+
+    def _interpret(self, line: str) -> None:
+        if line:
+            self._lines = [*self._lines[-5:], line]
+        if (node := _NODE.search(line)) is not None:
+            self.node_failure = node[1]
+        if (match := _FATE.search(line)) is not None:
+            for part in match["tasks"].split(","):
+                first, _, last = part.partition("-")
+                for task in range(int(first), int(last or first) + 1):
+                    self._fates[task] = exit_code_of(match["word"])
+
+
+def exit_code_of(word: str) -> int:
+    """The exit code in srun's words for the end of a task: "Killed" is -9, "Exited with exit code 3" is 3."""
+    exited = _EXIT.search(word)
+    if exited is not None:
+        return int(exited[1])
+    if word.startswith("Out Of Memory"):  # Slurm's own word for the kernel's SIGKILL
+        return -signal.SIGKILL
+    for number in signal.valid_signals():
+        name = signal.strsignal(number)
+        if name is not None and word.startswith(name):
+            return -int(number)
+    return 1
 
 
 class SlurmRanks(RemoteRanks):
     """The tasks of an srun in our allocation; distinguishes time limits, preemption and lost nodes."""
 
     def __init__(
-        self,
-        directory: RunDirectory,
-        topology: Topology,
-        request: JobRequest,
-        allocation: Allocation,
-        entry: str | None = None,
-        kinds: Sequence[str] = (),
+        self, directory: RunDirectory, config: RunConfig, allocation: Allocation, entry: str | None = None
     ) -> None:
+        request = request_of(config)
         self._slurm, self._allocation = request.launcher, allocation
         self._started: list[Rank] = []
         self._at_start: list[str] = []
         attempts = len(directory.status()["attempts"])
         key = f"slurm-{allocation.id}-{allocation.restarts}-{attempts}"
-        worker = "daso_bench.runner.launch.worker"
-        command = [sys.executable, "-u", "-m", worker, str(directory.path), "--key", key]
-        command += [] if entry is None else ["--entry", entry]
-        words, environ, hosts = request.srun(), for_step(os.environ), allocation.hosts[: topology.nodes]
-        if request.ragged:
-            host_file = directory.path / "logs" / "hosts.txt"
-            host_file.write_text(request.host_file(hosts))
-            environ["SLURM_HOSTFILE"] = str(host_file)
-        else:
-            words.insert(1, f"--nodelist={','.join(hosts)}")
-        self._srun = Srun([*words, *command], environ, directory.path / "logs" / "srun.log")
+        words = request.srun()
+        words.insert(1, f"--nodelist={','.join(allocation.hosts[: request.nodes])}")
+        words += [sys.executable, "-u", "-m", WORKER, str(directory.path), "--key", key]
+        words += [] if entry is None else ["--entry", entry]
+        self._srun = Srun(words, for_step(os.environ), directory.path / "logs" / "srun.log")
         known = {"job": allocation.id, "restarts": allocation.restarts}
-        super().__init__(directory, topology, self._srun, request.launcher, key=key, kinds=kinds, known=known)
+        super().__init__(directory, config, self._srun, key=key, known=known)
 
     def about(self) -> dict[str, Any]:
-        attempts = self.directory.status()["attempts"]
-        gone = SUPERVISOR_GONE
-        if attempts and attempts[-1].get("job") == self._allocation.id:
-            gone = _why_restarted(self._allocation)
+        status = self.directory.status()
+        again = bool(status["attempts"]) and status["attempts"][-1].get("job") == self._allocation.id
         job = {"id": self._allocation.id, "name": self._allocation.name}
         return {
-            "gone": gone,
+            "gone": "the job was requeued by Slurm (lost node, or by hand)" if again else SUPERVISOR_GONE,
             "place": {"job": self._allocation.id, "nodes": list(self._allocation.hosts)},
-            "job": {**(self.directory.status().get("job") or {}), **job},
+            "job": {**(status.get("job") or {}), **job},
         }
 
-    def start(self, started: list[Rank], attempt: int) -> dict[str, Any]:
+    def start(self, started: list[Rank]) -> dict[str, Any]:
         self._started = started
         try:
-            return super().start(started, attempt)
+            return super().start(started)
         except MachineError as error:
             # A warning ends a task while Python starts: it has no signal handler yet.
             deaths = {self._srun.fate(rank) for rank in range(self.topology.ranks)}
@@ -237,8 +312,16 @@ class SlurmRanks(RemoteRanks):
         return replace(outcome, run_status="queued", attempt={"requeued": True})
 
     def recorded(self, outcome: Outcome) -> None:
-        if outcome.attempt.get("requeued"):
-            self._requeue()
+        if not outcome.attempt.get("requeued"):
+            return
+        try:
+            queue.requeue(self._allocation.id)
+        except MachineError as error:
+            if (job := _job_of(self._allocation.id)) is not None and job.status == "queued":
+                return  # Slurm was faster
+            status = self.directory.status()
+            reason = f"{status['reason']}; cannot be requeued: {error}"
+            self.directory.update(status=status["attempts"][-1]["status"], reason=reason)
 
     def _cause(self, outcome: Outcome, interrupts: list[str]) -> Cause | None:
         """How Slurm caused the end of this attempt; None if it did not."""
@@ -246,18 +329,18 @@ class SlurmRanks(RemoteRanks):
         if set(signals) & set(WARNINGS):
             return self._signalled(signals)
         node = self._lost_node() if outcome.status == "failed" else None
-        if node is not None:
-            return (
-                "failed",
-                f"node_fail: all ranks on {node} fell silent at once{_state_of(node)}",
-                "again",
-            )
-        return None
+        if node is None:
+            return None
+        state = None
+        with suppress(MachineError):
+            state = queue.node_state(node)
+        shown = "" if state is None else f" (Slurm's state: {state})"
+        return "failed", f"node_fail: all ranks on {node} fell silent at once{shown}", "again"
 
     def _signalled(self, signals: list[str]) -> Cause:
         name = "SIGTERM" if "SIGTERM" in signals else "SIGUSR2"
-        job = _settled(self._allocation.id) if name == "SIGTERM" else _shown(self._allocation.id)
-        status, cause = ("running", None) if job is None else queue.words(job.state)
+        job = _settled(self._allocation.id) if name == "SIGTERM" else _job_of(self._allocation.id)
+        status, cause = ("running", None) if job is None else (job.status, job.cause)
         left_s = job.time_left_s if job is not None else None
         # While a job completes, and it does so until we are gone, its state hides what comes after; but one
         # that goes back into the queue has its full time again already.
@@ -291,20 +374,10 @@ class SlurmRanks(RemoteRanks):
         lost = [host for host, fate in fates.items() if all(fate)]
         return lost[0] if len(lost) == 1 and len(fates) > 1 else None
 
-    def _requeue(self) -> None:
-        try:
-            queue.requeue(self._allocation.id)
-        except MachineError as error:
-            if (job := _shown(self._allocation.id)) is not None and queue.words(job.state).status == "queued":
-                return  # Slurm was faster
-            status = self.directory.status()
-            reason = f"{status['reason']}; cannot be requeued: {error}"
-            self.directory.update(status=status["attempts"][-1]["status"], reason=reason)
 
-
-def _shown(id: str) -> queue.QueuedJob | None:
+def _job_of(id: str) -> queue.QueuedJob | None:
     with suppress(MachineError):
-        return queue.shown(id)
+        return queue.job_of(id)
     return None
 
 
@@ -315,45 +388,10 @@ def _settled(id: str) -> queue.QueuedJob | None:
     """
     deadline = time.monotonic() + SETTLE_S
     while True:
-        job = _shown(id)
-        if job is None or queue.words(job.state).status != "running" or time.monotonic() >= deadline:
+        job = _job_of(id)
+        if job is None or job.status != "running" or time.monotonic() >= deadline:
             return job
         time.sleep(0.3)
-
-
-def _state_of(node: str) -> str:
-    with suppress(MachineError):
-        state = queue.node_states([node]).get(node)
-        return f" (Slurm's state: {state})" if state else ""
-    return ""
-
-
-def _why_restarted(allocation: Allocation) -> str:
-    """Why this job runs again although its last supervisor recorded no outcome."""
-    with suppress(MachineError):
-        before = queue.accounted([allocation.id]).get(allocation.id, [])[:-1]
-        cause = queue.words(before[-1].state).cause if before else None
-        if cause is not None:
-            return f"{cause}; the job was requeued by Slurm"
-    return "the job was requeued by Slurm (lost node, or by hand)"
-
-
-def _refuse_if_other(directory: RunDirectory, allocation: Allocation) -> None:
-    """Leave a run to the job it was submitted with last, as long as that one lives."""
-    given = (directory.status().get("job") or {}).get("id")
-    if given is None or given == allocation.id:
-        return
-    job = _shown(given)
-    if job is not None and job.live:
-        print(f"{directory.run_id}: is job {given}'s; nothing to do")
-        sys.exit(0)
-
-
-def _note_refusal(directory: RunDirectory, error: Exception, attempts: int) -> None:
-    """Write into status.json why the job did not run; an attempt that began has recorded it."""
-    if len(directory.status()["attempts"]) == attempts:
-        with suppress(ConfigError, MachineError), directory.lock():
-            directory.update(status="failed", reason=str(error))
 
 
 def _appeared(path: Path) -> Path:
@@ -361,7 +399,7 @@ def _appeared(path: Path) -> Path:
     deadline = time.monotonic() + APPEAR_S
     while not path.is_file():
         if time.monotonic() >= deadline:
-            raise JobFailedError(
+            raise MachineError(
                 f"{path}: not visible on this node; results_dir must be on a file system that all nodes share"
             )
         with suppress(OSError):

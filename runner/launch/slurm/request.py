@@ -15,9 +15,10 @@ from ...config import slurm_time_limit
 from ...config.launchers import SlurmConfig
 from ...config.run_config import RunConfig
 from ...machine.environment import commit_of, installed
-from ...records.json_lines import read_json, write_json
+from ...records.json_lines import read_json
 from ...records.run_directory import RunDirectory
-from .queue import NodeKind, partition_of_nodes
+from ..launcher import refuse_uneven_nodes
+from .queue import partition_of_nodes
 
 CODE_FILE = "submitted.json"
 _LEFT_OUT = shutil.ignore_patterns(
@@ -67,43 +68,32 @@ _OF_A_STEP = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class JobRequest:
-    """One job. `ranks_of_nodes`: tasks of each node, in order; `None` for what is left to the site."""
+    """One job: `nodes` with as many tasks each."""
 
     launcher: SlurmConfig
-    ranks_of_nodes: tuple[int, ...]
+    nodes: int
+    tasks_per_node: int
     cpus_per_task: int
     gpus_per_node: int
 
-    @property
-    def tasks(self) -> int:
-        return sum(self.ranks_of_nodes)
-
-    @property
-    def tasks_per_node(self) -> int:
-        """Of the fullest node; Slurm gives all the same."""
-        return max(self.ranks_of_nodes)
-
-    @property
-    def ragged(self) -> bool:
-        return len(set(self.ranks_of_nodes)) > 1
-
     def describe(self) -> list[str]:
         """The request line by line, for the user."""
-        launcher, nodes = self.launcher, len(self.ranks_of_nodes)
-        shape = f"{nodes} node{'s' * (nodes != 1)} x {self.tasks_per_node} tasks"
-        if self.ragged:
-            shape += f" (used: {' + '.join(map(str, self.ranks_of_nodes))})"
-        limit = launcher.limit_min
+        launcher, limit = self.launcher, self.launcher.limit_min
         lines = [
-            f"{shape}, {self.cpus_per_task} CPU{'s' * (self.cpus_per_task != 1)} a task, "
+            f"{self.nodes} node{'s' * (self.nodes != 1)} x {self.tasks_per_node} tasks, "
+            f"{self.cpus_per_task} CPU{'s' * (self.cpus_per_task != 1)} a task, "
             f"{self.gpus_per_node or 'no'} GPU{'s' * (self.gpus_per_node != 1)} a node, "
-            f"partition {launcher.partition or '(default)'}",
-            f"time limit {slurm_time_limit.for_people(limit)} (--time={slurm_time_limit.spelled(limit)}), "
-            f"warned {launcher.notice_s} s before, then requeued up to {launcher.max_requeues} times",
+            f"partition {launcher.partition or '(default)'}"
         ]
-        if not launcher.submit:
-            lines = [lines[0], "in the allocation around the command, whose own time limit counts"]
-        extra = [f"--{key}={value}" if value else f"--{key}" for key, value in launcher.sbatch.items()]
+        if launcher.submit:
+            lines.append(
+                f"time limit {slurm_time_limit.for_people(limit)} "
+                f"(--time={slurm_time_limit.spelled(limit)}), "
+                f"warned {launcher.notice_s} s before, then requeued up to {launcher.max_requeues} times"
+            )
+        else:
+            lines.append("in the allocation around the command, whose own time limit counts")
+        extra = _words(launcher.sbatch)
         return [*lines, f"also: {' '.join(extra)}"] if extra else lines
 
     def parameters(self) -> dict[str, Any]:
@@ -113,7 +103,7 @@ class JobRequest:
         more["requeue" if launcher.max_requeues else "no-requeue"] = True
         given = {
             "time": launcher.limit_min,
-            "nodes": len(self.ranks_of_nodes),
+            "nodes": self.nodes,
             "ntasks_per_node": self.tasks_per_node,
             "cpus_per_task": self.cpus_per_task,
             "gpus_per_node": self.gpus_per_node or None,
@@ -142,78 +132,80 @@ class JobRequest:
         """
         words = [
             "srun",
-            f"--nodes={len(self.ranks_of_nodes)}",
-            f"--ntasks={self.tasks}",
+            f"--nodes={self.nodes}",
+            f"--ntasks={self.nodes * self.tasks_per_node}",
+            f"--ntasks-per-node={self.tasks_per_node}",
             f"--cpus-per-task={self.cpus_per_task}",
+            "--distribution=block",
             "--kill-on-bad-exit=0",  # the supervisor ends the others, and knows whose fault it was
             "--wait=0",
             "--unbuffered",
             "--input=none",
         ]
-        if self.ragged:
-            words.append("--distribution=arbitrary")  # task by task as in SLURM_HOSTFILE
-        else:
-            words += [f"--ntasks-per-node={self.tasks_per_node}", "--distribution=block"]
         if self.gpus_per_node:
             words.append(f"--gpus-per-node={self.gpus_per_node}")  # all of a node's for each of its tasks
-        return [
-            *words,
-            *(f"--{key}={value}" if value else f"--{key}" for key, value in self.launcher.srun.items()),
-        ]
+        return words + _words(self.launcher.srun)
 
-    def host_file(self, hosts: Sequence[str]) -> str:
-        """The host of every task, line by line."""
-        lines = [host for host, ranks in zip(hosts, self.ranks_of_nodes, strict=True) for _ in range(ranks)]
-        return "".join(f"{line}\n" for line in lines)
+
+def _words(options: Mapping[str, str]) -> list[str]:
+    return [f"--{name}={value}" if value else f"--{name}" for name, value in options.items()]
 
 
 def request_of(
-    config: RunConfig, nodes_of: Callable[[str | None], Sequence[NodeKind]] = partition_of_nodes
+    config: RunConfig,
+    nodes_of: Callable[[str | None], Sequence[tuple[int, int]]] = partition_of_nodes,
 ) -> JobRequest:
-    """What `config` asks for. `nodes_of`: the nodes of a partition, asked only where a key says `auto`.
+    """What `config` asks for.
 
+    `nodes_of`: (CPUs, GPUs) of a partition's kinds of nodes, asked only where a key says `auto`.
     Raises ConfigError if the partition has no such nodes, SlurmError if Slurm does not answer.
     """
     launcher = config.launcher
     assert isinstance(launcher, SlurmConfig)
-    ranks = tuple(config.cluster.ranks_of_nodes)
-    most = max(ranks)
+    refuse_uneven_nodes(config)
+    nodes = config.cluster.ranks_of_nodes
+    ranks = nodes[0]
     cpus, gpus = launcher.cpus_per_rank, launcher.gpus_per_rank
     if isinstance(cpus, str) or isinstance(gpus, str):
         kinds = nodes_of(launcher.partition)
         if not kinds:
             raise ConfigError(f"launcher.partition={launcher.partition}: Slurm knows no nodes of it (sinfo)")
         if isinstance(gpus, str):
-            gpus = _gpu_each(kinds, most)
+            gpus = _gpu_each([gpus for _, gpus in kinds], ranks)
         if isinstance(cpus, str):
-            with_gpus = [kind for kind in kinds if kind.gpus >= gpus * most]
-            cpus = _share_of_cpus(with_gpus or kinds, most)
-    return JobRequest(launcher=launcher, ranks_of_nodes=ranks, cpus_per_task=cpus, gpus_per_node=gpus * most)
+            with_gpus = [cpus for cpus, there in kinds if there >= gpus * ranks]
+            cpus = _share_of_cpus(with_gpus or [cpus for cpus, _ in kinds], ranks)
+    return JobRequest(
+        launcher=launcher,
+        nodes=len(nodes),
+        tasks_per_node=ranks,
+        cpus_per_task=cpus,
+        gpus_per_node=gpus * ranks,
+    )
 
 
-def _share_of_cpus(kinds: Sequence[NodeKind], ranks: int) -> int:
-    fitting = [kind.cpus // ranks for kind in kinds if kind.cpus >= ranks]
+def _share_of_cpus(cpus: Sequence[int], ranks: int) -> int:
+    """CPUs of each of a node's ranks, on any of the nodes that have so many `cpus`."""
+    fitting = [count // ranks for count in cpus if count >= ranks]
     if not fitting:
         raise ConfigError(
-            f"cluster.ranks_per_node={ranks}: the partition's nodes have at most "
-            f"{max(kind.cpus for kind in kinds)} CPUs; ranks share one with launcher.cpus_per_rank=1 only if "
-            "the site allows it"
+            f"cluster.ranks_per_node={ranks}: the partition's nodes have at most {max(cpus)} CPUs; "
+            "ranks share one with launcher.cpus_per_rank=1 only if the site allows it"
         )
     return min(fitting)
 
 
-def _gpu_each(kinds: Sequence[NodeKind], ranks: int) -> int:
-    with_gpus = [kind for kind in kinds if kind.gpus]
-    if not with_gpus:
+def _gpu_each(gpus: Sequence[int], ranks: int) -> int:
+    """1 or 0 GPUs for each of a node's ranks, on nodes that have so many `gpus`."""
+    if not any(gpus):
         return 0
-    if len(with_gpus) < len(kinds):
+    if not all(gpus):
         raise ConfigError(
             "launcher.gpus_per_rank=auto: some nodes of the partition have GPUs, some do not; use 1 or 0"
         )
-    most = max(kind.gpus for kind in with_gpus)
-    if most < ranks:
+    if max(gpus) < ranks:
         raise ConfigError(
-            f"cluster.ranks_per_node={ranks}: the partition's nodes have {most} GPUs; "
+            f"cluster.ranks_per_node={ranks}: the partition's nodes have {max(gpus)} GPUs; "
             "use launcher.gpus_per_rank=0 for ranks without one"
         )
     return 1
@@ -253,11 +245,6 @@ def code_state() -> dict[str, Any]:
     }
 
 
-def record_code(directory: RunDirectory, state: dict[str, Any]) -> None:
-    """Write the state of the code that the run is submitted with into its directory."""
-    write_json(directory.path / CODE_FILE, state)
-
-
 def check_code(directory: RunDirectory) -> None:
     """Raise ConfigError if the code or the interpreter is no longer what the run was submitted with.
 
@@ -269,7 +256,7 @@ def check_code(directory: RunDirectory) -> None:
     then, now = read_json(file), code_state()
     changed = [key for key in ("python", "torch", "code") if then.get(key) != now[key]]
     if changed:
-        what = ", ".join(f"{key} {_short(then.get(key))} -> {_short(now[key])}" for key in changed)
+        what = ", ".join(f"{key} {str(then.get(key))[:12]} -> {now[key][:12]}" for key in changed)
         raise ConfigError(
             f"changed since the run was submitted: {what}; `daso-bench resume {directory.path}` submits it "
             "with what is here now, launcher.snapshot=true keeps a copy from the start"
@@ -295,7 +282,3 @@ def snapshot(folder: Path) -> Path:
         shutil.copytree(PACKAGE, half / "daso_bench", ignore=_LEFT_OUT)
         half.rename(target)
     return target
-
-
-def _short(value: Any) -> str:
-    return str(value)[:12]

@@ -58,13 +58,13 @@ def with_queue(status: Mapping[str, Any], job: queue.QueuedJob | None) -> dict[s
         "time_left_s": job.time_left_s,
         "reason": job.reason,
     }
-    in_queue, reason = queue.words(job.state).status, status.get("reason")
-    if word in ("failed", "cancelled", "timed_out") and in_queue == "queued":
+    reason = status.get("reason")
+    if word in ("failed", "cancelled", "timed_out") and job.status == "queued":
         # Slurm has put it back into the queue by itself, and the last attempt could not know.
         combined.update(status="queued", reason=f"waits: {job.reason} ({reason})")
     elif word == "failed" and reason == SUPERVISOR_GONE:
         # Its lock is held on another machine, where this file system does not look.
-        combined.update(status=in_queue, reason=None)
+        combined.update(status=job.status, reason=None)
     elif word == "queued" and job.reason:
         combined["reason"] = f"waits: {job.reason}" + (f" ({reason})" if reason else "")
     return combined
@@ -73,29 +73,24 @@ def with_queue(status: Mapping[str, Any], job: queue.QueuedJob | None) -> dict[s
 def _gone(status: Mapping[str, Any], job: queue.QueuedJob | None) -> dict[str, Any]:
     """The end of a run whose job has left the queue before the run recorded one."""
     id = job_id(status)
-    if id is None:
-        return {}
     attempts: Sequence[Mapping[str, Any]] = status.get("attempts") or ()
-    word = str(status.get("status"))
-    if word == "running" and attempts and attempts[-1].get("host") == socket.gethostname():
-        return {}  # its lock shows that it runs
-    last = job
-    try:
-        last = last or queue.shown(id)
-    except MachineError as error:  # no answer is no end; nor is a machine without Slurm
-        return {"reason": f"job {id}: {error}"} if word in queue.LIVE else {}
-    if last is None:
-        with suppress(MachineError):
-            last = (queue.accounted([id]).get(id) or [None])[-1]
-    if last is None:
-        return {"status": "failed", "reason": f"job {id} is gone, and Slurm does not know how it ended"}
-    word_of_slurm, cause = queue.words(last.state)
-    if word_of_slurm in queue.LIVE:
+    here = bool(attempts) and attempts[-1].get("host") == socket.gethostname()
+    if id is None or (status.get("status") == "running" and here):  # its lock shows that it runs
         return {}
-    how = cause or last.state
+    try:
+        job = job or queue.job_of(id)
+    except MachineError as error:  # no answer is no end; nor is a machine without Slurm
+        return {"reason": f"job {id}: {error}"} if status.get("status") in queue.LIVE else {}
+    if job is None:
+        with suppress(MachineError):
+            job = queue.last_accounted(id)
+    if job is None:
+        return {"status": "failed", "reason": f"job {id} is gone, and Slurm does not know how it ended"}
+    if job.live:
+        return {}
     return {
-        "status": word_of_slurm if word_of_slurm in ("cancelled", "timed_out") else "failed",
-        "reason": f"job {id} ended before the run recorded its end: {how}",
+        "status": job.status if job.status in ("cancelled", "timed_out") else "failed",
+        "reason": f"job {id} ended before the run recorded its end: {job.cause or job.state}",
     }
 
 
@@ -121,7 +116,8 @@ def cancel(run: RunDirectory) -> str:
     over = is_last_word(status)
     if over and status["status"] not in DONE and id is not None:
         # Slurm may have put it back into the queue by itself.
-        over = not any(job.live for job in queue.in_queue([id]).values())
+        job = queue.job_of(id)
+        over = job is None or not job.live
     if over:
         return f"is {status['status']} already"
     run.cancel_file.touch()
@@ -139,7 +135,7 @@ def follow(runs: Sequence[RunDirectory], console: Console) -> int:
 
     Ctrl-C leaves the jobs alone.
     """
-    seen = _Shown(console)
+    shown: dict[str, tuple[str, float]] = {}  # by run: its state, and when its progress was shown
     waiting = {run.path: run for run in runs}
     ended: dict[Path, Mapping[str, Any]] = {}
     gone_s: dict[Path, float] = {}
@@ -155,7 +151,7 @@ def follow(runs: Sequence[RunDirectory], console: Console) -> int:
                         continue
                 else:
                     gone_s.pop(path, None)
-                seen(path.name, combined)
+                _show_change(console, path.name, combined, shown)
                 if combined["status"] in ENDED:
                     ended[path] = combined
                     del waiting[path]
@@ -166,32 +162,27 @@ def follow(runs: Sequence[RunDirectory], console: Console) -> int:
         return 130
     _print_ends(console, ended)
     words = {status["status"] for status in ended.values()}
-    return (
-        1 if words & {"failed", "timed_out", "cancelled"} or (len(ended) == 1 and "diverged" in words) else 0
-    )
+    # In a sweep a diverged run is a result of its strategy.
+    bad = {"failed", "timed_out", "cancelled"} | ({"diverged"} if len(ended) == 1 else set())
+    return 1 if words & bad else 0
 
 
-class _Shown:
-    """Prints what is new of a run: each change of its state, and its progress from time to time."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._last: dict[str, str] = {}
-        self._shown_s: dict[str, float] = {}
-
-    def __call__(self, name: str, status: Mapping[str, Any]) -> None:
-        word, reason = str(status["status"]), str(status.get("reason") or "")
-        state = f"{word}|{reason}|{len(status.get('attempts') or ())}"
-        now = time.monotonic()
-        progress = display.numbers(status.get("progress") or {})
-        due = word == "running" and progress and now - self._shown_s.get(name, now) >= PROGRESS_EVERY_S
-        if state == self._last.get(name) and not due:
-            self._shown_s.setdefault(name, now)
-            return
-        self._last[name], self._shown_s[name] = state, now
-        nodes = (status.get("queue") or {}).get("nodes") or ""
-        parts = [word, f"on {nodes}" if word == "running" and nodes else "", progress if due else "", reason]
-        display.say(self._console, f"  {name}: {'  '.join(part for part in parts if part)}")
+def _show_change(
+    console: Console, name: str, status: Mapping[str, Any], shown: dict[str, tuple[str, float]]
+) -> None:
+    """Print each change of the state of a run, and its progress from time to time."""
+    word, reason = str(status["status"]), str(status.get("reason") or "")
+    state = f"{word}|{reason}|{len(status.get('attempts') or ())}"
+    now = time.monotonic()
+    before, shown_s = shown.get(name, ("", now))
+    progress = display.numbers(status.get("progress") or {})
+    due = word == "running" and progress and now - shown_s >= PROGRESS_EVERY_S
+    if state == before and not due:
+        return
+    shown[name] = state, now
+    nodes = (status.get("queue") or {}).get("nodes") or ""
+    parts = [word, f"on {nodes}" if word == "running" and nodes else "", progress if due else "", reason]
+    display.say(console, f"  {name}: {'  '.join(part for part in parts if part)}")
 
 
 def _print_ends(console: Console, ended: Mapping[Path, Mapping[str, Any]]) -> None:

@@ -21,20 +21,22 @@ from ....strategies.errors import ConfigError, MachineError
 from ...config.launchers import SlurmConfig
 from ...config.run_config import RunConfig
 from ...records import display
+from ...records.json_lines import write_json
 from ...records.run_directory import Outcome, RunDirectory
-from ..launcher import Launcher, Runs
+from ..launcher import Launcher, Runs, refuse_uneven_nodes
 from ..supervisor import Event
 from . import job, queue, slurm_status
-from .request import JobRequest, code_state, record_code, request_of, scrubbed, snapshot
+from .request import CODE_FILE, JobRequest, code_state, request_of, scrubbed, snapshot
 
 FOLDER = ".slurm"
-RUNS = job.RUNS
-IDS = "jobs.txt"
 KNOWN_S = 10.0  # from sbatch's answer until squeue shows the job, on a busy controller
 
 
 class SlurmLauncher(Launcher):
     """`launcher=slurm`: submits batch jobs, or runs in the allocation around this process."""
+
+    def refuse(self, config: RunConfig) -> None:
+        refuse_uneven_nodes(config)
 
     def describe(self, config: RunConfig) -> list[str]:
         lines = super().describe(config)
@@ -81,11 +83,11 @@ class Submitted:
     refused: dict[str, str] = field(default_factory=dict)  # run id -> why
 
 
-def submit(runs: Sequence[tuple[RunDirectory, RunConfig]], tell: Callable[[str], None]) -> Submitted:
+def submit(runs: Runs, tell: Callable[[str], None]) -> Submitted:
     """Put `runs` (existing run directories that are not finished) into Slurm's queue.
 
-    Runs that are there already are left alone. Ids are written as they come: into the array's folder and into
-    each run's status.json. Raises ConfigError, MachineError if nothing could be submitted.
+    Runs that are there already are left alone. Ids are written into each run's status.json as they come.
+    Raises ConfigError, MachineError if nothing could be submitted.
     """
     done = Submitted()
     for study, members in _by_study(runs).items():
@@ -93,41 +95,36 @@ def submit(runs: Sequence[tuple[RunDirectory, RunConfig]], tell: Callable[[str],
             live = queued_runs(study)
             new: list[tuple[RunDirectory, RunConfig]] = []
             for directory, config in members:
-                job = live.get(directory.run_id)
-                if job is not None:
-                    done.present[directory.run_id] = job.id
+                queued = live.get(directory.run_id)
+                if queued is not None:
+                    done.present[directory.run_id] = queued.id
                     # The process that submitted it may have died before it wrote the id.
-                    if slurm_status.job_id(directory.status()) != job.id:
-                        _note_job(directory, job.id, job.name)
+                    if slurm_status.job_id(directory.status()) != queued.id:
+                        _note_job(directory, queued.id, queued.name)
                 elif directory.status()["status"] == "running":
                     done.refused[directory.run_id] = "it is being run, by no job of this study"
                 else:
                     new.append((directory, config))
             if new:
-                limits = queue.limits()
-                room = [len(new) if limits.max_submit is None else max(0, limits.max_submit - len(live))]
-                for batch in _batches(new, limits.max_array_size):
-                    _submit_batch(study, batch, room, done, tell)
+                most, array = queue.max_submit(), queue.setting("MaxArraySize")
+                room = len(new) if most is None else max(0, most - len(live))
+                for request, batch in _batches(new, array):
+                    room -= _submit_batch(study, request, batch, room, done, tell)
     return done
 
 
 def queued_runs(study: Path) -> dict[str, queue.QueuedJob]:
     """Run id -> its job, of all runs of the study that wait or run in the queue now."""
-    folders = {file.parent.name: file for file in (study / FOLDER).glob(f"*/{RUNS}")}
-    if not folders:
-        return {}
     live: dict[str, queue.QueuedJob] = {}
-    for name, file in folders.items():
-        ids = file.read_text(encoding="utf-8").split()
-        if (file.parent / "over").exists():
+    for file in (study / FOLDER).glob(f"*/{job.RUNS}"):
+        over = file.parent / "over"
+        if over.exists():
             continue
-        jobs = _known(name, file)
-        alive = {id: element for id, element in jobs.items() if element.live}
-        for id, element in alive.items():
-            _, _, index = id.partition("_")
-            live[ids[int(index or 0)]] = element
+        ids = file.read_text(encoding="utf-8").split()
+        alive = [element for element in _known(file.parent.name, file).values() if element.live]
+        live |= {ids[int(element.id.partition("_")[2] or 0)]: element for element in alive}
         if not alive and time.time() - file.stat().st_mtime > 60:
-            (file.parent / "over").touch()  # no later call needs to ask about it
+            over.touch()  # no later call needs to ask about it
     return live
 
 
@@ -139,69 +136,63 @@ def _known(name: str, file: Path) -> dict[str, queue.QueuedJob]:
     return jobs
 
 
-def _by_study(
-    runs: Sequence[tuple[RunDirectory, RunConfig]],
-) -> Mapping[Path, list[tuple[RunDirectory, RunConfig]]]:
+def _by_study(runs: Runs) -> dict[Path, list[tuple[RunDirectory, RunConfig]]]:
     studies: dict[Path, list[tuple[RunDirectory, RunConfig]]] = {}
     for directory, config in runs:
         studies.setdefault(directory.path.parent, []).append((directory, config))
     return studies
 
 
-def _batches(
-    runs: Sequence[tuple[RunDirectory, RunConfig]], max_array_size: int | None
-) -> Iterator[tuple[JobRequest, list[RunDirectory]]]:
+def _batches(runs: Runs, max_array_size: int | None) -> list[tuple[JobRequest, list[RunDirectory]]]:
     """Runs that ask for the same, in portions that one array may hold; in the order given."""
     most = 1000 if max_array_size is None else max(1, max_array_size)  # 0: no arrays; one run is none
-    requests: list[tuple[JobRequest, list[RunDirectory]]] = []
-    derived: dict[str, JobRequest] = {}
+    alike: dict[str, tuple[JobRequest, list[RunDirectory]]] = {}
     for directory, config in runs:
         key = repr((config.launcher, config.cluster.ranks_of_nodes))
-        request = derived[key] = derived.get(key) or request_of(config)
-        for known, members in requests:
-            if known is request and len(members) < most:
-                members.append(directory)
-                break
-        else:
-            requests.append((request, [directory]))
-    yield from requests
+        if key not in alike:
+            alike[key] = request_of(config), []
+        alike[key][1].append(directory)
+    return [
+        (request, members[start : start + most])
+        for request, members in alike.values()
+        for start in range(0, len(members), most)
+    ]
 
 
 def _submit_batch(
     study: Path,
-    batch: tuple[JobRequest, list[RunDirectory]],
-    room: list[int],
+    request: JobRequest,
+    members: list[RunDirectory],
+    room: int,
     done: Submitted,
     tell: Callable[[str], None],
-) -> None:
-    request, members = batch
-    accepted, rest = members[: room[0]], members[room[0] :]
+) -> int:
+    """Submit as many of `members` as there is `room` for; returns how many are in the queue now."""
+    accepted, rest = members[:room], members[room:]
     for directory in rest:
         done.refused[directory.run_id] = "more than the site lets you submit at once; repeat it later"
     if not accepted:
-        return
+        return 0
     for line in request.describe():
         tell(f"  {line}")
     name = f"daso-bench-{secrets.token_hex(5)}"
     folder = study / FOLDER / name
     try:
         folder.mkdir(parents=True)
-        (folder / RUNS).write_text("".join(f"{run.run_id}\n" for run in accepted), encoding="utf-8")
+        (folder / job.RUNS).write_text("".join(f"{run.run_id}\n" for run in accepted), encoding="utf-8")
         state = code_state()
         for directory in accepted:
-            record_code(directory, state)
+            write_json(directory.path / CODE_FILE, state)
         ids = _sbatch(request, name, folder, accepted)
     except (MachineError, OSError) as error:
         for directory in accepted:
             done.refused[directory.run_id] = str(error)
-        return
-    with contextlib.suppress(OSError):  # they are in the queue: found again by the array's name
-        (folder / IDS).write_text("".join(f"{id}\n" for id in ids), encoding="utf-8")
-    room[0] -= len(accepted)
+        return 0
     for directory, id in zip(accepted, ids, strict=True):
         done.jobs[directory.run_id] = id
         _note_job(directory, id, name)
     tell(f"  submitted as job {ids[0].partition('_')[0]}" + (f", {len(ids)} runs" if len(ids) > 1 else ""))
+    return len(accepted)
 
 
 def _note_job(directory: RunDirectory, id: str, name: str) -> None:

@@ -102,8 +102,6 @@ def _speedup_remarks(speedups: Speedups, line: ArmSpeedup) -> list[str]:
             remarks.append(f"{work}: not after correction for all arms (Holm p = {p:.2g})")
     if line.diverged:
         remarks.append("a run diverged")
-    if speedups.guard is not None:
-        remarks += [noted] if (noted := speedups.guard.noted.get(line.arm.label)) else []
     return [*remarks, *speedups.reasons(line.arm)]
 
 

@@ -19,7 +19,7 @@ from .. import words
 from ..data.arms import Arm, Comparison
 from ..statistics import noise_floor
 from ..statistics.noise_floor import Shift
-from ..statistics.welch import SIGNIFICANT, Times
+from ..statistics.welch import Times
 from .paper_claims import read_keys
 
 FOLDER = "convergence"
@@ -121,14 +121,13 @@ class ConvergenceCheck:
 
     `reference`: None where none is stored for this workload; then nothing is checked. `weak`: why the
     baseline is too weak, "" if it is not. By arm's label: `shifts`, how much better than the points it is;
-    `flagged`, why it needs fewer samples than it should; `noted`, what would flag it were it the only arm.
+    `flagged`, why it needs fewer samples than it should.
     """
 
     reference: Reference | None = None
     weak: str = ""
     shifts: Mapping[str, Shift] = field(default_factory=dict)
     flagged: Mapping[str, str] = field(default_factory=dict)
-    noted: Mapping[str, str] = field(default_factory=dict)
 
     def reasons(self, *arms: Arm) -> tuple[str, ...]:
         """Why there is no verdict between these arms."""
@@ -159,24 +158,17 @@ def check_convergence(
     stored = Times(reference.samples)
     samples = {arm.label: _samples(arm) for arm in comparison.arms if not arm.runs[0].role}
     shifts = noise_floor.any_better(stored, {label: each for label, each in samples.items() if each.seconds})
-    needs = {
-        label: f"{_needs(label, shift, reference)}; {_corrected(shift, len(shifts))})"
-        for label, shift in shifts.items()
-        if shift.p < SIGNIFICANT
-    }
     of_baseline = samples[baseline.label]
     worse = noise_floor.worse(stored, of_baseline) if of_baseline.seconds else None
-    return ConvergenceCheck(
-        reference=reference,
-        weak=f"{WEAK}: {_needs(baseline.label, worse, reference)})" if worse and worse.flagged else "",
-        shifts=shifts,
-        flagged={
-            label: f"{label} needs fewer samples than it should, flagged until explained: {why}"
-            for label, why in needs.items()
-            if shifts[label].flagged
-        },
-        noted={label: f"not flagged: {why}" for label, why in needs.items() if not shifts[label].flagged},
-    )
+    weak = f"{WEAK}: {_needs(baseline.label, worse, reference)})" if worse and worse.flagged else ""
+    flagged = {
+        label: f"{label} needs fewer samples than it should, flagged until explained: "
+        f"{_needs(label, shift, reference)}; {shift.adjusted:.2g} after correction for "
+        f"{words.count(len(shifts), 'arm')})"
+        for label, shift in shifts.items()
+        if shift.flagged
+    }
+    return ConvergenceCheck(reference=reference, weak=weak, shifts=shifts, flagged=flagged)
 
 
 def _needs(label: str, shift: Shift, reference: Reference) -> str:
@@ -184,10 +176,6 @@ def _needs(label: str, shift: Shift, reference: Reference) -> str:
     times = math.exp(shift.log_shift)
     stored = f"the stored runs of {reference.name}"
     return f"{label} needs {times:.3f} times the samples of {stored} (p = {shift.p:.2g}"
-
-
-def _corrected(shift: Shift, arms: int) -> str:
-    return f"{shift.adjusted:.2g} after correction for {words.count(arms, 'arm')}"
 
 
 def _samples(arm: Arm) -> Times:

@@ -42,7 +42,6 @@ BY_ROLE: Mapping[str, tuple[str, ...]] = {
         *("seed", "model.initial", "data.order", "data.samples", "data.local_batch", "data.left_out"),
         *("evaluation.count", "train.global_batch_size", "train.max_steps", "train.max_seconds"),
         *("cluster.nodes", "hardware.hosts"),
-        *("launcher", "rules.clock"),  # either may have started its process; see `arms.compare`
     ),
 }
 """By `study.role` of a second baseline, or of one core: what makes it that."""
@@ -60,31 +59,6 @@ WAITING = tuple(
 )
 # What is known about the error of modelled times changes none of them.
 _ABOUT = (*WAITING, "cluster.validated_ranks")
-
-# Of the configuration; a group is one line, and a line per key where its keys differ.
-_SETTINGS = {
-    "train.global_batch_size": "global batch",
-    "dataset": "data set and augmentation",
-    "train.short_batch": "what becomes of a short last batch",
-    "model": "model",
-    "train.precision": "precision",
-    "train.clip_norm": "clipping",
-    "optimizer": "optimizer, weight decay and its exclusions",
-    "schedule": "schedule of the learning rate",
-    "train.epochs": "length of the schedule, epochs",
-    "train.max_steps": "budget, steps",
-    "train.max_seconds": "budget, seconds",
-    "train.stop": "what ends a run",
-    "train.target": "target",
-    "train.target_metric": "metric of the target",
-    "train.eval_split": "split of the target",
-    "train.eval_every_samples": "evaluation cadence, samples",
-    "train.eval_phase": "phase of the evaluations",
-    "train.eval_mode": "evaluation mode asked for",
-    "cluster": "cluster: ranks, links, devices",
-    "launcher": "launcher, emulation",
-}
-
 
 # A run, and what of its configuration is compared, dotted.
 Compared = tuple[Run, Mapping[str, Any]]
@@ -186,10 +160,8 @@ class _Pair:
 
 def _rows(pair: _Pair) -> Iterable[FairnessRow]:
     yield _seeds(pair)
-    yield pair.row("strategy", "strategy", _group_reader("strategy"))
-    for key, name in _SETTINGS.items():
-        yield from _setting(pair, key, name)
-    yield from _other_settings(pair)
+    yield pair.row("strategy", "strategy", _strategy)
+    yield from _settings(pair)
     for quantity in recorded.QUANTITIES:
         if quantity.real and pair.virtual:
             continue
@@ -231,23 +203,15 @@ def _seeds(pair: _Pair) -> FairnessRow:
     )
 
 
-def _setting(pair: _Pair, key: str, quantity: str) -> Iterable[FairnessRow]:
-    """One line for a key, and for a group whose keys all agree; else one for each key that does not."""
-    names = sorted({name for _, keys in pair.all for name in keys if below(name, [key])})
-    if names == [key] or not names:
-        yield pair.row(key, quantity, _key_reader(key))
-        return
-    rows = [pair.row(name, f"{quantity}: {name}", _key_reader(name)) for name in names]
-    yield from [row for row in rows if row.equal is False] or [pair.row(key, quantity, _group_reader(key))]
-
-
-def _other_settings(pair: _Pair) -> Iterable[FairnessRow]:
-    """Keys that no line above has, if they differ: a new key is compared unless it is an exception."""
-    listed = ("strategy", *_SETTINGS)
-    for name in sorted({name for _, keys in pair.all for name in keys if not below(name, listed)}):
-        row = pair.row(name, name, _key_reader(name))
-        if row.equal is False:
-            yield row
+def _settings(pair: _Pair) -> Iterable[FairnessRow]:
+    """A line for each key of the configuration in which the sides differ, and one for all the others."""
+    names = {name for _, keys in pair.all for name in keys if not below(name, ["strategy"])}
+    rows = [pair.row(name, name, _key_reader(name)) for name in sorted(names)]
+    yield from (row for row in rows if row.equal is False)
+    rest = [row.equal for row in rows if row.equal is not False]
+    keys = f"{len(rest)} keys"
+    equal = None if None in rest else True
+    yield FairnessRow(key="configuration", quantity="configuration", baseline=keys, arm=keys, equal=equal)
 
 
 def _key_reader(key: str) -> Read:
@@ -259,22 +223,16 @@ def _key_reader(key: str) -> Read:
     return read
 
 
-def _group_reader(group: str) -> Read:
-    """`sgd: lr=0.05, momentum=0.9`; None where the configuration is lost."""
-
-    def read(run: Run, keys: Mapping[str, Any]) -> str | None:
-        if not run.config:
-            return None
-        within = {key: value for key, value in sorted(keys.items()) if below(key, [group])}
-        words = [
-            f"{key.removeprefix(f'{group}.')}={text(value)}"
-            for key, value in within.items()
-            if not key.endswith(("._target_", f"{group}.name"))
-        ]
-        name = run.name(group) if f"{group}._target_" in within or f"{group}.name" in within else ""
-        return ": ".join(part for part in (name, ", ".join(words)) if part) or NO_SUCH_KEY
-
-    return read
+def _strategy(run: Run, keys: Mapping[str, Any]) -> str | None:
+    """`daso: sync_every=4, …`; None where the configuration is lost."""
+    if not run.config:
+        return None
+    words = [
+        f"{key.removeprefix('strategy.')}={text(value)}"
+        for key, value in sorted(keys.items())
+        if below(key, ["strategy"]) and not key.endswith(("._target_", "strategy.name"))
+    ]
+    return ": ".join(part for part in (run.strategy, ", ".join(words)) if part)
 
 
 def _compared(run: Run) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from ..plots.arm_style import COLOURS
 from ..statistics.welch import Times
 from .load import Run
 from .metric import ACCURACY, METRICS, Metric
+from .run_files import text
 
 # Keys that name, place or repeat a run and do not change what it computes.
 NOT_THE_ARM = (
@@ -30,7 +31,6 @@ BELOW = tuple(f"{name}." for name in NOT_THE_ARM)
 GROUPS = ("strategy", "model", "dataset", "reader", "optimizer", "schedule", "cluster", "launcher")
 MANY_RUNS = 100
 ONE_CORE = "one_core"
-REAL = ("local", "torchrun", "slurm")  # worlds whose cores are what they are
 WORLDS = {
     "local": "local processes, real time",
     "local/modelled": "local processes in real time; links are modelled, operations held back",
@@ -38,7 +38,6 @@ WORLDS = {
     "emulated/kernel": "emulated: real processes, traffic and time; the kernel shapes the links",
     "simulated": "simulated: real gradients, the time of a modelled cluster",
 }
-WORLD = 3  # the place of the world in what tells groups of runs apart
 EQUALLY, OWN = "equally tuned", "paper's settings"
 
 
@@ -161,11 +160,6 @@ def settings(run: Run) -> dict[str, Any]:
     }
 
 
-def text(value: Any) -> str:
-    """A config value as it is typed on the command line."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-
-
 def compare(runs: Iterable[Run]) -> list[Comparison]:
     """Group `runs`; the order of everything is fixed by names and seeds alone."""
     groups: dict[tuple[str, ...], list[Run]] = defaultdict(list)
@@ -173,7 +167,6 @@ def compare(runs: Iterable[Run]) -> list[Comparison]:
         workload = (run.study, run.name("model"), run.name("dataset"), run.world)
         kind = "tuned" if run.tuned else ""
         groups[*workload, run.size, run.assumption, kind, run.judged_by.key].append(run)
-    _bring_home(groups)
     places = sorted(groups, key=lambda place: [natural(name) for name in place])
     arms = [_arms(groups[place]) for place in places]
     looks = _looks([list(labelled) for labelled in arms])
@@ -191,21 +184,6 @@ def compare(runs: Iterable[Run]) -> list[Comparison]:
         for place, labelled in zip(places, arms, strict=True)
         for study, model, dataset, world, size, assumption, tuned, _ in [place]
     ]
-
-
-def _bring_home(groups: dict[tuple[str, ...], list[Run]]) -> None:
-    """Put runs of one core that stand alone beside the study's others: a core does what it does, whichever
-    launcher started its process. Only where it is plain which others, and these have none of their own."""
-    of_core = {place: {run.role == ONE_CORE for run in runs} for place, runs in groups.items()}
-    for place, kinds in of_core.items():
-        work = (*place[:WORLD], *place[WORLD + 1 :])
-        homes = [
-            other
-            for other, theirs in of_core.items()
-            if theirs == {False} and other[WORLD] in REAL and (*other[:WORLD], *other[WORLD + 1 :]) == work
-        ]
-        if kinds == {True} and place[WORLD] in REAL and len(homes) == 1:
-            groups[homes[0]] += groups.pop(place)
 
 
 def _arms(runs: Sequence[Run]) -> dict[str, list[Run]]:

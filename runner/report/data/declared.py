@@ -5,7 +5,6 @@ Reports need no torch, so they import no strategy, model or data set.
 
 import ast
 import importlib.util
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -40,68 +39,51 @@ def name_of(target: str) -> str | None:
     return name if isinstance(name, str) and name else None
 
 
-def _declared(target: str, attribute: str) -> Any:
-    """The literal that the class, or one it is made from, gives the attribute; None without one."""
+def _declared(target: str, attribute: str, seen: frozenset[str] = frozenset()) -> Any:
+    """The literal that the class, or one it inherits from, gives the attribute; None without one."""
     module, _, name = target.rpartition(".")
-    return _of_class(module, name, attribute, set())
-
-
-def _of_class(module: str, name: str, attribute: str, seen: set[tuple[str, str]]) -> Any:
-    if (module, name) in seen:
+    file = _file(module)
+    tree = _parsed(file) if file else None
+    if tree is None or target in seen:
         return None
-    seen.add((module, name))
-    tree = _tree(module)
-    if tree is None:
-        return None
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef) and node.name == name:
-            stated = _stated(node, attribute)
-            if stated is not None:
-                return stated
-            bases = (base.id for base in node.bases if isinstance(base, ast.Name))
-            from_ = (place for base in bases for place in _places(tree, module, base))
-            inherited = (_of_class(*place, attribute, seen) for place in from_)
-            return next((entry for entry in inherited if entry is not None), None)
-    # Not defined here: perhaps taken in from elsewhere, under this name.
-    places = (place for place in _places(tree, module, name) if place[0] != module)
-    found = (_of_class(*place, attribute, seen) for place in places)
-    return next((entry for entry in found if entry is not None), None)
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    if name in classes:
+        stated = _stated(classes[name], attribute)
+        if stated is not None:
+            return stated
+        bases = [base.id for base in classes[name].bases if isinstance(base, ast.Name)]
+        places = [f"{module}.{base}" for base in bases]
+    else:
+        places = [
+            f"{_imported_from(node, module)}.{alias.name}"
+            for node in tree.body
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+            if (alias.asname or alias.name) == name
+        ]
+    inherited = (_declared(place, attribute, seen | {target}) for place in places)
+    return next((value for value in inherited if value is not None), None)
 
 
 def _stated(node: ast.ClassDef, attribute: str) -> Any:
     for line in node.body:
-        targets = line.targets if isinstance(line, ast.Assign) else []
-        targets = [line.target] if isinstance(line, ast.AnnAssign) else targets
-        if not any(isinstance(target, ast.Name) and target.id == attribute for target in targets):
-            continue
-        assert isinstance(line, ast.Assign | ast.AnnAssign)
-        try:
-            return ast.literal_eval(line.value) if line.value is not None else None
-        except ValueError:
-            return None
+        match line:
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=ast.expr() as value)
+                | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+            ) if name == attribute:
+                try:
+                    return ast.literal_eval(value)
+                except ValueError:
+                    return None
     return None
 
 
-def _places(tree: ast.Module, module: str, name: str) -> Iterator[tuple[str, str]]:
-    """Where the class called `name` in `module` may be defined: there, or where it is imported from."""
-    yield module, name
-    for node in tree.body:
-        if isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                if (alias.asname or alias.name) == name:
-                    yield _absolute(node, module), alias.name
-
-
-def _absolute(node: ast.ImportFrom, module: str) -> str:
+def _imported_from(node: ast.ImportFrom, module: str) -> str:
     if not node.level:
         return node.module or ""
     package = module.split(".")[: -node.level]
     return ".".join([*package, *([node.module] if node.module else [])])
-
-
-def _tree(module: str) -> ast.Module | None:
-    file = _file(module)
-    return None if file is None else _parsed(file)
 
 
 @cache  # a report asks once for every pair of arms

@@ -12,16 +12,16 @@ from typing import Any, NamedTuple
 
 from ....strategies.errors import ConfigError
 from ...machine.folders import check_folder
-from ...records.json_lines import Crossing, Row, crossing, read_json, surviving
-from ...records.rows import EpochRow, StartRow, TrainIntervalRow
+from ...records.json_lines import Row, read_json, surviving
+from ...records.rows import StartRow, TrainIntervalRow
 from ...records.seed_ranges import block_of
+from ...records.target_crossing import Crossing, crossing
 from .declared import name_of, task_of
 from .metric import Metric, metric_of
-from .run_files import environment_of, mapping_of, read_yaml, rows_of, with_bytes
+from .run_files import environment_of, mapping_of, read_yaml, rows_of
 
 # What the study is about; the rest (failed, cancelled, …) is listed beside it and counts for nothing.
 COUNTED = ("finished", "diverged", "timed_out")
-BYTES = "payload_bytes_inter"
 PARTS = ("compute", "exposed", "waiting", "data", "step_other")  # of training time
 
 
@@ -38,7 +38,7 @@ class Run:
     """One run directory. `place` is its path below the reported folder; units: docs/records.md.
 
     `evaluations` holds the surviving rows only; `replaced_rows` counts those that a later attempt replaced.
-    `rank_rows` holds every train interval of every attempt with its rank; `epochs` are rank 0's, surviving.
+    `rank_rows` holds every train interval of every attempt with its rank.
     `environment` is that of all attempts, what differs between them as text; `start` the row with which the
     first began. `copies`: places of other copies of this run directory.
     """
@@ -52,7 +52,6 @@ class Run:
     rank_rows: list[tuple[int, TrainIntervalRow]]
     replaced_rows: int
     damage: list[str]
-    epochs: list[EpochRow] = field(default_factory=list)
     start: StartRow = field(default_factory=lambda: StartRow.read({}))
     copies: tuple[str, ...] = ()
 
@@ -212,12 +211,8 @@ class Run:
         return metric_of(self.metric, self.evaluations, self.summary, task=task_of(str(target or "")))
 
     def points(self, x: str) -> list[Point]:
-        """What models are judged over field `x` of the evaluations; over `BYTES` from the first byte on."""
-        return [
-            Point(row["samples"], row[x], self.judged_by.of(row))
-            for row in self.evaluations
-            if x != BYTES or row.get(BYTES)
-        ]
+        """What models are judged over field `x` of the evaluations."""
+        return [Point(row["samples"], row[x], self.judged_by.of(row)) for row in self.evaluations]
 
     @property
     def final(self) -> float | None:
@@ -342,26 +337,22 @@ def load_run(path: Path, place: str) -> Run:
     rows = rows_of(path / "metrics.jsonl", f"{place}/metrics.jsonl", damage)
     kept = surviving(rows)
     rank_rows: list[tuple[int, TrainIntervalRow]] = []
-    counted: list[list[Row]] = []
     for file in sorted((path / "ranks").glob("*.jsonl")):
         rank = int(file.stem) if file.stem.isdigit() else -1
         of_rank = rows_of(file, f"{place}/ranks/{file.name}", damage)
-        counted.append(of_rank)
         rank_rows += [
             (rank, _train_interval(row)) for row in of_rank if row.get("kind") == TrainIntervalRow.kind
         ]
     status = mapping_of(path / "status.json", place, read_json, damage)
-    judged = [_shared(row) for row in kept if row.get("kind") == "evaluation" and _usable(row)]
     summaries = [row for row in kept if row.get("kind") == "summary"]
     return Run(
         place=place,
         config=mapping_of(path / "config.yaml", place, read_yaml, damage),
         environment=environment_of(path, place, damage),
         status=status,
-        evaluations=with_bytes(judged, kept, counted),
+        evaluations=[_shared(row) for row in kept if row.get("kind") == "evaluation" and _usable(row)],
         summary=summaries[-1] if summaries else status.get("summary") or {},
         rank_rows=rank_rows,
-        epochs=[EpochRow.read(row) for row in kept if row.get("kind") == EpochRow.kind],
         start=StartRow.read(next((row for row in rows if row.get("kind") == StartRow.kind), {})),
         replaced_rows=len(rows) - len(kept),
         damage=damage,

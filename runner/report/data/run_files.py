@@ -1,14 +1,13 @@
 """The files of a run directory, read without trusting them: damage is noted in words, the rest is used."""
 
 import json
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from ...records.json_lines import Row, read_json, read_records, surviving
+from ...records.json_lines import Row, read_json, read_records
 
 LINKS = ("intra", "inter")
 
@@ -77,50 +76,9 @@ def merged(values: Sequence[Any]) -> Any:
     rows = len(lists) == len(values) and len({len(value) for value in lists}) == 1
     if rows and all(isinstance(item, Mapping) for value in lists for item in value):
         return [merged(items) for items in zip(*lists, strict=True)]
-    return ", then ".join(dict.fromkeys(_text(value) for value in values))
+    return ", then ".join(dict.fromkeys("nothing" if value is None else text(value) for value in values))
 
 
-def _text(value: Any) -> str:
-    if value is None:
-        return "nothing"
+def text(value: Any) -> str:
+    """A value as it is typed on the command line."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-
-
-def with_bytes(evaluations: Sequence[Row], rows: Sequence[Row], ranks: Sequence[Sequence[Row]]) -> list[Row]:
-    """`evaluations` with `payload_bytes_intra` and `payload_bytes_inter` so far, summed over ranks.
-
-    Args:
-        rows: rank 0's surviving rows, whose `start` says how many ranks there are.
-        ranks: all rows of each rank's own file. What a later attempt replaced counts nothing.
-
-    An evaluation of which a rank has no whole note (a lost line) stays as it is: no sum is
-    partial.
-    """
-    of_nodes = [row.get("ranks_of_nodes") for row in rows if row.get("kind") == "start"]
-    count = sum(of_nodes[-1]) if of_nodes and isinstance(of_nodes[-1], list) else 0
-    sent_by_index: dict[Any, list[dict[str, int]]] = defaultdict(list)
-    for rank_rows in ranks:
-        # By index: once for each rank, the last attempt's.
-        for index, row in {row.get("index"): row for row in surviving(_notes(rank_rows))}.items():
-            if row["kind"] == "evaluation" and (sent := _sent(row)) is not None:
-                sent_by_index[index].append(sent)
-    return [_with(row, sent_by_index.get(row.get("index"), []), count) for row in evaluations]
-
-
-def _notes(rows: Sequence[Row]) -> list[Row]:
-    """The rows that say where attempts begin and what was sent: of many, only they matter here."""
-    return [row for row in rows if row.get("kind") in ("start", "evaluation")]
-
-
-def _sent(row: Row) -> dict[str, int] | None:
-    given = row.get("payload_bytes")
-    if not isinstance(given, Mapping):
-        return None
-    known = {link: value for link in LINKS if isinstance(value := given.get(link), int)}
-    return known if len(known) == len(LINKS) else None
-
-
-def _with(row: Row, notes: Sequence[dict[str, int]], ranks: int) -> Row:
-    if not notes or len(notes) != ranks:
-        return row
-    return row | {f"payload_bytes_{link}": sum(note[link] for note in notes) for link in LINKS}

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from ...records.json_lines import best
+from ...records.target_crossing import best
 from ..data.arms import Arm, Comparison, metrics_of, walk, who
 from ..data.load import PARTS, Run
 from ..data.means import bytes_mean, final_mean, rate_mean, target_mean, train_mean
@@ -150,7 +150,6 @@ def _evaluation_fields(metrics: Sequence[Metric]) -> tuple[str, ...]:
     return (
         *("attempt", "index", "step", "epoch", "samples", "train_s", "wall_s", "eval_s", "make_model_s"),
         *("split", *columns(metrics), "count", "loss", "train_loss", "learning_rate", "samples_per_s"),
-        *(f"payload_bytes_{link}" for link in LINKS),
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from scipy import stats
 
 from ....strategies.errors import ConfigError, above
-from ...records.json_lines import Crossing
+from ...records.target_crossing import Crossing
 from .welch import LEVEL, Interval, Ratio, Side, Times, welch
 
 _ENOUGH_REACHED = 0.5  # a smaller share gives a rate and no time

@@ -7,7 +7,7 @@ docs/method.md, "Verdict on a claim"; rule numbers are those of its table.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
@@ -140,18 +140,10 @@ class Verdict:
         return replace(self, remarks=(*self.remarks, NOT_AFTER_CORRECTION))
 
 
-class Bands(NamedTuple):
-    """Edges as shares of the claimed gain: a at half of it, b at three quarters, d at one and a quarter."""
-
-    a: float
-    b: float
-    d: float
-
-
-def bands(value: float) -> Bands:
-    """The edges for a claim of `value` times as fast."""
+def bands(value: float) -> tuple[float, float, float]:
+    """(a, b, d) of a claim of `value` times as fast: at a half, 3/4 and 5/4 of the claimed gain."""
     gain = value - 1
-    return Bands(1 + 0.5 * gain, 1 + 0.75 * gain, 1 + 1.25 * gain)
+    return 1 + 0.5 * gain, 1 + 0.75 * gain, 1 + 1.25 * gain
 
 
 def number_rule(low: Any, high: Any, floor: Any, value: float) -> Any:
@@ -172,7 +164,7 @@ def gain_shown(low: Any, floor: Any) -> Any:
 
 def exceeded(low: Any, value: float) -> Any:
     """Whether it lies above d: the remark "exceeded" of rule 3."""
-    return low > bands(value).d
+    return low > bands(value)[2]
 
 
 def ratio_verdict(
@@ -270,7 +262,7 @@ def _number(
 def _cannot_be_reached(value: float, conditions: Conditions) -> bool:
     """In the claim's own conditions even the upper limit of the bound is below a: no saving reaches it."""
     limit = conditions.bound.limit
-    return conditions.own_conditions and limit is not None and limit < bands(value).a
+    return conditions.own_conditions and limit is not None and limit < bands(value)[0]
 
 
 def _direction(

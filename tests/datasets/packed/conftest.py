@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from daso_bench.datasets.packed.packed_file import Writer
-from daso_bench.datasets.packed.packed_format import Description
+from daso_bench.datasets.packed.packed_file import Description, writing
 
 DESCRIPTION = Description(name="some", classes=7, shape=(3, 4), encoding="uint8", made="counted in a test")
 
@@ -26,7 +25,7 @@ def make_packed(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]
         key = (records, size, tuple(sizes))
         if key not in made:
             path = folder / f"{len(made)}.packed"
-            with Writer(path, DESCRIPTION, record_bytes=None if sizes else size) as writer:
+            with writing(path, DESCRIPTION, record_bytes=None if sizes else size) as writer:
                 for record, length in enumerate(sizes or [size] * records):
                     writer.add(content_of(record, length), record % 7)
             made[key] = path

@@ -134,7 +134,7 @@ def test_every_step_of_every_rank_is_the_one_promised_wherever_reading_begins(
     path = make_packed(samples, 12, sizes)
     with Packed(path) as packed:
         whole, order = read(layout, packed, stretches), order_of(layout, packed)
-        content, starts = path.read_bytes()[4096:], packed.starts().tolist()
+        content, starts = path.read_bytes(), packed.starts().tolist()
         for (number, step, rank), (records, found) in whole.items():
             assert records == order(stretches[number].epoch, number, rank, step).tolist()
             assert found == b"".join(content[starts[record] : starts[record + 1]] for record in records)
@@ -164,11 +164,11 @@ def test_a_damaged_record_ends_every_members_waiting_with_its_name(
     tmp_path: Path, make_packed: MakePacked, layout: str
 ) -> None:
     content = bytearray(make_packed(53).read_bytes())
-    content[4096 + 30 * 12] ^= 1
+    content[30 * 12] ^= 1
     path = tmp_path / "set.packed"
     path.write_bytes(content)
     stretches = [Stretch(number=0, epoch=Epoch.of(Sampler(53, 9, 3, 0), (2, 1)))]
-    reason = r"set\.packed: record 30, byte 4456: checksum is wrong"
+    reason = r"set\.packed: record 30, byte 360: checksum is wrong"
     with Packed(path) as packed, pytest.raises(FeederGone, match=reason):
         read(layout, packed, stretches)
 
@@ -211,7 +211,7 @@ def test_every_byte_is_announced_before_it_is_read(
         for load in reader_of(layout, packed, stretches, 0, CounterTally()):
             load.fill(memoryview(bytearray(9 * 23)))
             for record in load.records.tolist():
-                first = 4096 + packed.start_of(record)
+                first = packed.start_of(record)
                 wanted |= {*range(first, first + packed.size_of(record, 1))}
     assert calls.read == wanted
     assert calls.unannounced == set()
@@ -265,7 +265,7 @@ def test_another_thread_helps_where_there_is_enough_to_read_and_the_bytes_are_th
             tally,
             helper,
         )
-    data = path.read_bytes()[4096:]
+    data = path.read_bytes()
     assert bytes(into) == data[70 * 12 : 90 * 12] + data[5 * 12 : 45 * 12]
     assert size == len(into) == tally.counters().requested_bytes
     assert helper.asked == (worth <= len(into))

@@ -1,6 +1,7 @@
 """What comes back from records is, bit for bit, the batch by indices: images in memory, files, made ones."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from daso_bench.datasets.packed.record_codec import RecordCodec, codec_of
 from daso_bench.datasets.pixels import BadImage, PixelRules
 from daso_bench.datasets.shapes import Shapes
 from daso_bench.datasets.synthetic import Synthetic
-from daso_bench.datasets.transforms import IMAGENET_MEAN, IMAGENET_STD, CentreCrop, Normalise, recipe
+from daso_bench.datasets.transforms import IMAGENET_MEAN, IMAGENET_STD, centre_crop, normalise, recipe
 
 INDICES = torch.tensor([5, 0, 3, 3])
 
@@ -41,8 +42,8 @@ def in_files(folder: Path, augment: str = "resized_crop_flip") -> ImageFiles:
         paths=paths,
         labels=torch.arange(8) % 3,
         rules=PixelRules(),
-        transform=CentreCrop(resize=10, crop=8),
-        normalise=Normalise(mean=IMAGENET_MEAN, std=IMAGENET_STD, channels=3),
+        transform=partial(centre_crop, resize=10, crop=8),
+        normalise=partial(normalise, mean=IMAGENET_MEAN, std=IMAGENET_STD),
         change=recipe(augment, (8, 8)),
     )
 

@@ -124,19 +124,6 @@ def test_chunk_order_is_pinned_and_differs_by_epoch_and_seed() -> None:
 PINNED = [[10, 8, 4], [6, 0, 2]]
 
 
-def test_windows_of_the_same_runs_are_shuffled_anew_by_epoch_node_place_and_seed() -> None:
-    runs = [range(3, 43)]
-    drawn = [
-        record_order.window(runs, seed, number, node, place)
-        for seed in (1, 2)
-        for number in (0, 1)
-        for node in (0, 1)
-        for place in (0, 1)
-    ]
-    assert len({tuple(window.order.tolist()) for window in drawn}) == 16
-    assert all(sorted(window.records().tolist()) == list(range(3, 43)) for window in drawn)
-
-
 def test_wrong_requests_are_refused() -> None:
     with pytest.raises(ValueError, match="must sum to 4 ranks"):
         Epoch.of(Sampler(48, 12, 4, 0), (2, 1))

@@ -9,7 +9,6 @@ import torch
 from runs import Awkward, Blobs, Dies, Raises, config, dies_after
 
 from daso_bench.runner.config import load
-from daso_bench.runner.config.optimizers import SGD
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.launch import local
 from daso_bench.runner.records.json_lines import read_json, read_records
@@ -89,19 +88,6 @@ def test_a24_warm_up_is_not_repeated_by_a_restart(tmp_path: Path):
     }
 
 
-def test_a28_a_run_without_an_asynchronous_phase_says_so():
-    keys = {"warmup_epochs": 2, "cooldown_epochs": 2, "allow_no_cycling": True}
-    done = run(config("daso", keys=keys, epochs=4))
-    assert done.results[0].summary["labels"] == ["no asynchronous phase"]
-    assert done.results[0].summary["strategy"]["epochs_of_phase"] == {"warm-up": 2, "cool-down": 2}
-
-
-def test_a28_a_target_reached_in_the_warm_up_is_no_result_of_the_method():
-    keys = {"warmup_epochs": 3, "cooldown_epochs": 1}
-    done = run(config("daso", keys=keys, epochs=6, target=0.3))
-    assert "no asynchronous phase before the target" in done.results[0].summary["labels"]
-
-
 @pytest.mark.parametrize("samples", [80, 16, 32])
 def test_a29_nothing_is_in_flight_when_an_epoch_ends(samples: int):
     """5, 1 and 2 batches an epoch with a period of 4 and a wait of 3: replicas are equal after each epoch."""
@@ -119,11 +105,3 @@ def test_a29_nothing_is_in_flight_when_an_epoch_ends(samples: int):
     for replicas in ends.values():
         assert len(replicas) == 4
         assert all(torch.equal(replicas[0], other) for other in replicas)
-
-
-def test_a37_nan_is_never_best_and_never_reaches_a_target():
-    done = run(config(optimizer=SGD(lr=1e30), target=0.99, epochs=4))
-    summary = done.results[0].summary
-    assert summary["status"] == "diverged"
-    assert summary["reached"] is False
-    assert summary["best_accuracy"] is None or summary["best_accuracy"] <= 1

@@ -322,19 +322,6 @@ def test_a_dry_run_shows_all_and_touches_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_dry_run_says_what_is_done_already(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
-    machine.fate = {"ddp s1": "failed"}
-    assert code_of("-m", "seed=0,1") == 1
-    capsys.readouterr()
-    assert code_of("--dry-run", "-m", "seed=0,1,2") == 0
-    shown = [
-        line.split("would")[1].strip() for line in capsys.readouterr().out.splitlines() if "would" in line
-    ]
-    assert shown == ["skip: finished already", "go on with it", "run"]
-    assert code_of("--dry-run", "seed=1") == 0
-    assert "refuse: begun and not finished (daso-bench resume " in capsys.readouterr().out
-
-
 def test_status_shows_each_run(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     machine.fate = {"ddp s1": "failed"}
     assert code_of("-m", "seed=0,1") == 1
@@ -354,15 +341,6 @@ def test_ctrl_c_anywhere_is_130(machine: Machine, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(start, "requests", interrupted)
     assert code_of() == 130
-
-
-def test_an_unwritable_results_folder_is_told(
-    machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "file").write_text("")
-    assert code_of("results_dir=file") in (2, 3)
-    assert "file" in capsys.readouterr().err
-    assert machine.launched == []
 
 
 def test_start_hands_events_to_the_display(

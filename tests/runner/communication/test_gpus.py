@@ -75,6 +75,13 @@ def test_devices_of_real_processes(asked: ClusterConfig, launcher: str, network:
     assert says in str(error.value)
 
 
+def test_an_emulated_run_of_gpus_has_the_modelled_network(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(local, "impossible", lambda *_: None)  # a kernel that has all it takes
+    on_gpus = replace(cluster("cuda", nodes=2, ranks=1), links=SHAPED)
+    cfg = replace(config(), cluster=on_gpus, launcher=EmulatedConfig())
+    assert local.venue_of(cfg).meeting.network == "modelled"
+
+
 def test_kinds_come_back_from_the_run_directory_as_they_were(tmp_path: Path):
     for kind, shown in (((), None), (("cuda",), "cuda"), (("cpu", "cuda"), ["cpu", "cuda"])):
         cfg = replace(config(ranks=[2], results=tmp_path), cluster=cluster(*kind), launcher=LOCAL)

@@ -89,11 +89,6 @@ def test_a_cluster_that_cannot_be_is_refused(given: dict[str, Any], says: str):
     sentence(error, says)
 
 
-def test_one_number_is_the_same_cluster_as_its_list():
-    assert ClusterConfig(nodes=3, ranks_per_node=(2,)) == ClusterConfig(nodes=3, ranks_per_node=(2, 2, 2))
-    assert ClusterConfig(nodes=2, ranks_per_node=(3, 1)).ranks == 4
-
-
 def test_a_rate_in_bits_and_its_payload_in_bytes():
     assert LinkConfig(rate_gbit=10).bytes_per_s == 1.25e9
     assert LinkConfig(rate_gbit=10, efficiency=0.8).bytes_per_s == 1e9
@@ -151,22 +146,6 @@ def test_virtual_time_says_which_number_it_lacks(given: dict[str, Any], says: st
     with pytest.raises(ConfigError) as whole:
         dataclasses.replace(config(), cluster=incomplete, launcher=SimulatedConfig())
     assert str(whole.value) == str(error.value)
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"links": RATES, "device": DEVICE},
-        {"links": RATES, "device": DeviceConfig(tflops=1)},
-        {"links": RATES, "device": DeviceConfig(trace="steps.csv")},
-        {"links": LinksConfig(inter=RATES.inter), "device": DEVICE, "ranks_per_node": (1,)},
-        {"links": LinksConfig(intra=RATES.intra), "device": DEVICE, "nodes": 1},
-        {"device": DEVICE, "nodes": 1, "ranks_per_node": (1,)},
-        {"links": LinksConfig(intra=LinkConfig(rate_gbit=math.inf), inter=RATES.inter), "device": DEVICE},
-    ],
-)
-def test_virtual_time_asks_for_links_only_where_there_are_some(given: dict[str, Any]):
-    ClusterConfig(**given).check_virtual()
 
 
 def test_far_from_what_was_validated_virtual_time_needs_a_word():

@@ -57,12 +57,6 @@ def test_an_option_of_sbatch_that_a_key_sets_is_refused_by_the_name_of_the_key(o
     assert str(caught.value) == f"launcher.sbatch.{option}: is set by {key}"
 
 
-@pytest.mark.parametrize("option", ["--gres", "-p", "cpu_freq", "cpus_per_task"])
-def test_an_option_of_sbatch_is_written_as_sbatch_has_it(option: str) -> None:
-    with pytest.raises(ConfigError, match=f"launcher.sbatch.{option}: write the option as sbatch has it"):
-        SlurmConfig(sbatch={option: "1"})
-
-
 def test_extra_options_come_from_the_command_line() -> None:
     launcher = composed(
         "launcher=slurm",

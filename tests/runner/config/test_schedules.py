@@ -111,33 +111,6 @@ def test_a_factor_is_a_share(schedule: Schedule, samples: int, epochs: int, at: 
     assert 0 <= schedule.factor(before, before + size, total, samples) <= 1
 
 
-@given(schedules, st.integers(10, 2000), st.integers(6, 50))
-def test_the_warmup_rises_to_one_without_a_jump(schedule: Schedule, samples: int, epochs: int) -> None:
-    """Where no milestone lies in it: linear, and at its end no jump of more than a sample."""
-    total, end = samples * epochs, schedule.warmup_epochs * samples
-    if isinstance(schedule, Step) and any(share * total <= end + 1 for share in schedule.milestones):
-        return
-    before, after = math.floor(end), math.ceil(end)
-    if end > 0:
-        assert schedule.factor(before - 1, before, total, samples) == pytest.approx(before / end)
-    step = 1 / max(end, 1) + math.pi / (total - end)
-    assert schedule.factor(before, after, total, samples) >= 1 - step
-
-
-@pytest.mark.parametrize(
-    ("schedule", "first"),
-    [
-        (Step(milestones=(0.5, 0.75)), 200),
-        (Step(milestones=()), None),
-        (Cosine(), None),
-        (Constant(), None),
-        (Plateau(), None),
-    ],
-)
-def test_where_the_rate_first_falls_by_a_step(schedule: Schedule, first: int | None) -> None:
-    assert schedule.first_decay(400, 100) == first
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -15,7 +15,6 @@ from daso_bench.runner.conformance.checks import (
     element,
     require_equal,
     require_same_walk,
-    spread,
 )
 from daso_bench.runner.conformance.driver import drive, jittered
 from daso_bench.runner.conformance.given_workload import cut
@@ -153,7 +152,6 @@ def test_differences_name_their_first_element():
         require_equal(torch.tensor([0.0]), torch.tensor([float("nan")]), "here", names, tolerance=1.0)
     with pytest.raises(Failed, match=r"\[2\] elements, must be \[3\]"):
         require_equal(torch.zeros(2), torch.zeros(3), "here")
-    assert spread([torch.tensor([1.0, 5.0]), torch.tensor([2.0, 3.0])]) == 2
 
 
 def test_what_changed_is_named():

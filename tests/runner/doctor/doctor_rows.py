@@ -40,7 +40,6 @@ def row(host: str = "n1", rank: int = 0, local_rank: int = 0, **changes: Any) ->
             "dirty": None,
         },
         "executable": "/home/user/venv/bin/python",
-        "prefix": "/home/user/venv",
         "package": "/home/user/daso-bench",
         "folders": {
             name: {"path": path, **folder}

@@ -268,19 +268,11 @@ def test_the_file_says_the_cluster_that_was_measured(ranks_of_nodes: tuple[int, 
     cluster.check_virtual()
 
 
-def test_every_number_of_the_file_has_a_comment_and_no_key_is_missing():
+def test_no_key_of_the_device_is_missing():
     text = render(results_of((2, 2), hold_out=held(0.1)), "mine")
-    tree = yaml.safe_load(text)
     fields = {field.name for field in dataclasses.fields(DeviceConfig)}
-    assert tree["device"].keys() == fields
-    lines = text.splitlines()
-    plain = [line for line in lines if ":" in line and "#" not in line and line.split(":")[1].strip()]
-    assert plain == ["  kind: 'A CPU: of 2 GHz #1'"] or [line.split(":")[0].strip() for line in plain] == [
-        "trace"
-    ]
-    assert lines[0].startswith("# This machine with 2 + 2 ranks, small_cnn on digits")
-    assert "daso-bench calibrate" in text
-    assert max(map(len, lines)) <= 120
+    assert yaml.safe_load(text)["device"].keys() == fields
+    assert max(map(len, text.splitlines())) <= 120
 
 
 @pytest.mark.parametrize(("error", "ranks"), [(0.149, 4), (-0.149, 4), (0.151, 0), (-0.151, 0)])

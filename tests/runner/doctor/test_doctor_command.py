@@ -4,8 +4,6 @@ Small scripts stand in for Slurm, code of a child process for torch.
 """
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -52,18 +50,6 @@ def test_a_finding_is_a_block_of_whole_lines(examine: Examine, capsys: pytest.Ca
     assert lines[place + 1].startswith("  why: ")
     assert lines[place + 2].startswith("  fix: results_dir=PATH")
     assert lines[-1] == "1 error."
-
-
-def test_an_output_of_plain_letters_gets_plain_signs() -> None:
-    code = (
-        "from daso_bench.runner.records.display import make_console\n"
-        "from daso_bench.runner.doctor.doctor_command import show_findings\n"
-        "from daso_bench.runner.machine.rules import Finding\n"
-        "show_findings(make_console(), [Finding('error', 'a', 'b', 'c', 'd')])\n"
-    )
-    environment = {"PYTHONIOENCODING": "ascii", "PATH": "/usr/bin:/bin"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, env=environment)
-    assert b"X error  a: b" in done.stdout
 
 
 def test_json_holds_abilities_findings_and_facts(

@@ -35,14 +35,10 @@ def test_a_hang_of_gpus_names_the_operation_that_the_others_are_at(tmp_path: Pat
 LATE = {
     "ddp": {},
     "daso": {"warmup_epochs": 1, "cooldown_epochs": 1},
-    "sgp": {},
     "hsgd": {"level1": "collective"},
-    "ednncomm": {},
     "lasgd": {},
-    "heterogeneous": {},
 }
-TIMED = {"lasgd", "heterogeneous"}
-"""What they train depends on how long their ranks take."""
+TIMED = {"lasgd"}  # what it trains depends on how long its ranks take
 
 
 @pytest.mark.parametrize("strategy", LATE)

@@ -95,17 +95,23 @@ def test_ranks_get_what_they_need_and_leave_their_summary(tmp_path: Path) -> Non
     assert directory.state() == "finished"
 
 
-@pytest.mark.parametrize("bad", [0, 1])
-def test_an_exception_in_any_rank_fails_the_run_with_its_traceback(tmp_path: Path, bad: int) -> None:
-    directory = make(tmp_path, bad=bad, how="raise")
-    outcome, events = run(directory, "fails")
+@pytest.mark.parametrize("bad", [0, 2])
+def test_an_exception_in_any_rank_fails_the_run_with_its_traceback_and_it_may_go_on(
+    tmp_path: Path, bad: int
+) -> None:
+    """The other ranks complain of their lost connections 0.2 s before."""
+    directory = make(tmp_path, bad=bad, how="raise", others="complain")
+    outcome, events = run(directory, "fails", ranks=3)
     assert failed(directory, outcome) == f"rank {bad}: RuntimeError: boom (last in all_reduce/gradients)"
     assert "second line" in outcome.details
     assert "in _fail" in outcome.details
     assert str(directory.rank_log(bad)) in outcome.details
-    assert "RuntimeError: boom" in directory.rank_log(bad).read_text()
     assert "RuntimeError: boom" in directory.supervisor_log.read_text()
     assert [event["kind"] for event in events if event["kind"] != "progress"] == ["start", "trouble", "end"]
+    run(directory, "works", ranks=3)
+    assert [attempt["status"] for attempt in directory.status()["attempts"]] == ["failed", "finished"]
+    log = directory.rank_log(bad).read_text()
+    assert log.index("RuntimeError: boom") < log.index(f"rank {bad} speaks")
 
 
 @pytest.mark.parametrize(
@@ -143,41 +149,11 @@ def test_a_stopped_rank_is_found_frozen_and_dies(tmp_path: Path) -> None:
     assert failed(directory, outcome).startswith("rank 1: frozen: no heartbeat for 5 s, it is stopped")
 
 
-def test_native_code_that_sleeps_on_pythons_lock_is_found_frozen(tmp_path: Path) -> None:
-    directory = make(tmp_path)
-    outcome, _ = run(directory, "sleeps_with_the_lock")
-    assert failed(directory, outcome).startswith("rank 0: frozen: no heartbeat for 5 s, it sleeps")
-
-
-def test_the_complaints_of_the_others_do_not_hide_the_cause(tmp_path: Path) -> None:
-    directory = make(tmp_path, bad=2, how="raise", others="complain")  # they complain 0.2 s before it fails
-    outcome, _ = run(directory, "fails", ranks=3)
-    assert failed(directory, outcome).startswith("rank 2: RuntimeError: boom")
-
-
 def test_a_run_without_progress_is_given_up_and_shows_the_stacks(tmp_path: Path) -> None:
     directory = make(tmp_path, bad=1, how="wait")
     outcome, _ = run(directory, "fails", stall_s=1.5)
     assert failed(directory, outcome) == "no progress for 1.5 s; ranks 0, 1 last in all_reduce/gradients"
     assert "wait_for_ever" in directory.rank_log(0).read_text()
-
-
-@pytest.mark.parametrize(
-    ("ends", "status", "reason", "exit_code"),
-    [
-        ([["finished", None], ["diverged", "loss is NaN"]], "diverged", "loss is NaN", 1),
-        ([["timed_out", "3 s"], ["finished", None]], "timed_out", "3 s", 1),
-        ([["cancelled", "asked"], ["cancelled", "asked"]], "cancelled", "asked", 1),
-    ],
-)
-def test_the_worst_word_of_the_ranks_is_the_runs(
-    tmp_path: Path, ends: list[list[str]], status: str, reason: str, exit_code: int
-) -> None:
-    directory = make(tmp_path, ends=ends)
-    outcome, _ = run(directory, "ends_as_planned")
-    assert (outcome.status, outcome.reason, outcome.exit_code) == (status, reason, exit_code)
-    assert directory.status()["status"] == status
-    assert directory.state() == ("finished" if status == "diverged" else "resumable")
 
 
 def test_more_than_fits_into_a_socket_arrives_whole(tmp_path: Path) -> None:
@@ -214,11 +190,6 @@ def test_a_taken_port_is_named_and_costs_nothing(tmp_path: Path) -> None:
     assert events[0]["port"] == port
 
 
-def test_a_port_that_is_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"launcher\.port=70000"):
-        run(make(tmp_path), "works", port=70000)
-
-
 def test_the_same_run_twice_is_refused_by_name(tmp_path: Path) -> None:
     directory = make(tmp_path)
     refused: list[str] = []
@@ -233,15 +204,6 @@ def test_the_same_run_twice_is_refused_by_name(tmp_path: Path) -> None:
     outcome, _ = run(directory, "works", on_event=on_event)
     assert outcome.status == "finished"
     assert f"run {directory.run_id} is being run by pid {os.getpid()} on {socket.gethostname()}" in refused[0]
-
-
-def test_a_second_attempt_is_counted_and_appends_to_the_logs(tmp_path: Path) -> None:
-    directory = make(tmp_path, bad=0, how="raise")
-    run(directory, "fails")
-    run(directory, "works")
-    assert [a["status"] for a in directory.status()["attempts"]] == ["failed", "finished"]
-    log = directory.rank_log(0).read_text()
-    assert log.index("boom") < log.index("rank 0 speaks")
 
 
 def test_one_forkserver_serves_a_sweep_and_the_script_is_not_run_again(tmp_path: Path) -> None:
@@ -396,14 +358,6 @@ def test_a_killed_supervisor_leaves_no_process_not_even_a_stopped_one(
     assert (status["status"], status["reason"]) == ("failed", "supervisor gone")
 
 
-def test_a_killed_forkserver_is_named(supervised: Callable[..., Supervised]) -> None:
-    one = supervised("run", "ignores_requests")
-    pid = one.event("start")["pids"][0]
-    os.kill(int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)
-    assert one.ends() == 1
-    assert "the forkserver that made them is gone" in one.directory.status()["reason"]
-
-
 def test_a_pause_of_everything_is_nobodys_fault(supervised: Callable[..., Supervised]) -> None:
     one = supervised("run", "works")
     one.event("progress")
@@ -414,47 +368,14 @@ def test_a_pause_of_everything_is_nobodys_fault(supervised: Callable[..., Superv
     assert one.directory.status()["status"] == "finished"
 
 
-def test_two_runs_at_once_share_nothing_and_the_same_one_is_refused(
+def test_runs_at_once_share_no_port_and_the_same_one_is_refused(
     supervised: Callable[..., Supervised],
 ) -> None:
-    runs = [supervised(name, "works") for name in ("one", "two", "two")]
-    assert sorted(run.ends(20) for run in runs[1:]) == [0, 2]
-    assert runs[0].ends(20) == 0
+    runs = [supervised(name, "works") for name in ("one", "two", "three", "three")]
+    assert sorted(run.ends(30) for run in runs) == [0, 0, 0, 2]
     outputs = [run.process.communicate() for run in runs]
-    starts = [json.loads(out.splitlines()[0]) for out, _ in outputs if out]
-    assert len({start["port"] for start in starts}) == len(starts) == 2
-    refusal = next(errors for _, errors in outputs if errors)
-    assert re.fullmatch(r"run two is being run by pid \d+ on .*\n", refusal)
-    assert runs[0].directory.state() == runs[1].directory.state() == "finished"
-
-
-LAUNCHES = """
-import json, sys
-from pathlib import Path
-from daso_bench.runner.launch.local import launch
-from daso_bench.runner.records.run_directory import RunDirectory
-
-if __name__ == "__main__":
-    root, study = Path(sys.argv[1]), sys.argv[2]
-    for number in range(int(sys.argv[3])):
-        directory = RunDirectory.create({"study": {"name": study}, "run": {"id": f"run{number}"}}, root)
-        (directory.path / "plan.json").write_text(json.dumps({"ends": [["finished", None]] * 2}))
-        outcome = launch(directory, ranks=2, threads=1, port=None, stall_s=60, preload=(),
-                         entry="process_entries:ends_as_planned")
-        assert outcome.status == "finished", outcome
-"""
-
-
-@pytest.mark.timeout(400)
-def test_many_launches_eight_at_a_time_never_want_the_same_port(tmp_path: Path) -> None:
-    script = tmp_path / "launches.py"
-    script.write_text(LAUNCHES)
-    environ = os.environ | {"PYTHONPATH": str(HERE)}
-    command, results = [sys.executable, str(script)], tmp_path / "results"
-    started = [
-        subprocess.Popen([*command, str(results), f"study{number}", "8"], env=environ, stderr=subprocess.PIPE)
-        for number in range(8)
-    ]
-    said = [process.communicate()[1].decode() for process in started]
-    assert [process.returncode for process in started] == [0] * 8, "\n".join(said)
-    assert len(list(results.glob("*/*/status.json"))) == 64
+    ports = [json.loads(output.splitlines()[0])["port"] for output, _ in outputs if output]
+    assert len(set(ports)) == len(ports) == 3
+    (refusal,) = [errors for _, errors in outputs if errors]
+    assert re.fullmatch(r"run three is being run by pid \d+ on .*\n", refusal)
+    assert {run.directory.state() for run in runs} == {"finished"}

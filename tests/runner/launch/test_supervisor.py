@@ -1,8 +1,11 @@
-"""The supervisor with made-up ranks: its clock, limits and outcome; an attempt that cannot be recorded."""
+"""The supervisor with made-up ranks: its clock, limits and outcome; the root cause of several faults."""
 
 import json
 import os
+import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +14,8 @@ from typing import Any
 import pytest
 
 from daso_bench.runner.launch import supervisor as module
-from daso_bench.runner.launch.attempt import Ranks, run_attempt
-from daso_bench.runner.launch.failures import Rank, Vitals, judge, whereabouts
-from daso_bench.runner.launch.supervisor import Supervisor
+from daso_bench.runner.launch.failures import Fault, Rank, exception_fault, exit_fault, is_stopped, root_cause
+from daso_bench.runner.launch.supervisor import Ranks, Supervisor, run_attempt
 from daso_bench.runner.machine.signals import Interrupts
 from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 from daso_bench.strategies.errors import ConfigError
@@ -87,23 +89,62 @@ def scene() -> Iterator[Scene]:
     made.close()
 
 
-def test_what_a_rank_said_before_its_end_is_heard(scene: Scene) -> None:
-    scene.say(0, progress={"step": 4})
+def test_what_a_rank_said_before_its_end_is_heard_also_in_pieces(scene: Scene) -> None:
+    scene.lines[0].sendall(b'{"kind": "beat", "progress": {"ste')
+    begin = time.monotonic()
+    scene.supervisor._listen()
+    assert time.monotonic() - begin < 1
+    assert scene.events == []
+    scene.lines[0].sendall(b'p": 4}, "steps": 0, "call": ""}\n')
     scene.finish(0, summary={"a": 1})
     scene.finish(1)
     assert scene.supervisor.watch() == Outcome(status="finished", reason=None, exit_code=0, summary={"a": 1})
     assert scene.events[0] == {"kind": "progress", "rank": 0, "progress": {"step": 4}, "call": ""}
 
 
-def test_a_message_in_pieces_never_blocks_the_watch(scene: Scene) -> None:
-    scene.lines[0].sendall(b'{"kind": "beat", "progress": {"ste')
-    begin = time.monotonic()
+@pytest.mark.parametrize(
+    ("ends", "interrupted", "status", "exit_code"),
+    [
+        (("finished", "finished"), True, "finished", 130),
+        (("cancelled", "diverged"), False, "diverged", 1),
+        (("timed_out", "finished"), False, "timed_out", 1),
+        (("finished", -11), False, "failed", 1),
+    ],
+)
+def test_the_worst_end_of_the_ranks_is_the_runs(
+    scene: Scene, ends: tuple[Any, ...], interrupted: bool, status: str, exit_code: int
+) -> None:
+    if interrupted:
+        scene.interrupts.names.append("SIGINT")
+    for rank, end in enumerate(ends):
+        if isinstance(end, int):  # after it had finished
+            scene.say(rank, "finish", status="finished")
+            scene.processes[rank].ends(end)
+        else:
+            scene.finish(rank, end, reason=None if end == "finished" else end)
+    outcome = scene.supervisor.watch()
+    assert (outcome.status, outcome.exit_code) == (status, exit_code)
+    reasons = {"finished": None, "failed": "rank 1: killed by SIGSEGV"}
+    assert outcome.reason == reasons.get(status, status)
+
+
+def test_only_progress_keeps_the_stall_watch_off_and_it_tells_where_ranks_are() -> None:
+    """Steps are progress; a loss that is NaN, again and again, is none."""
+    scene = Scene(2, stall_s=10.0)
+    scene.supervisor._now_s = 5.0
+    for step in range(3):
+        scene.say(0, steps=step, progress={"loss": float("nan")})
+        scene.supervisor._listen()
+        scene.supervisor._now_s += 9.0
+        scene.supervisor._look_for_stall()
+        assert scene.supervisor._stall is None
+    scene.say(0, steps=2, progress={"loss": float("nan")}, call="all_reduce")
     scene.supervisor._listen()
-    assert time.monotonic() - begin < 1
-    assert scene.events == []
-    scene.lines[0].sendall(b'p": 1}, "steps": 0, "call": ""}\n')
-    scene.supervisor._listen()
-    assert scene.events[0]["progress"] == {"step": 1}
+    scene.supervisor._now_s += 1.5
+    scene.supervisor._look_for_stall()
+    where = "rank 0 last in all_reduce, rank 1 outside collectives"
+    assert scene.supervisor._stall == f"no progress for 10 s; {where}"
+    scene.close()
 
 
 def test_a_line_that_closed_does_not_keep_the_watch_busy(scene: Scene) -> None:
@@ -123,60 +164,37 @@ def test_time_in_which_the_supervisor_was_away_is_not_counted(
     assert scene.supervisor._now_s == module.LONGEST_TURN_S
 
 
-@pytest.mark.parametrize(("state", "frozen"), [("S", True), ("T", True), ("R", False)])
-def test_silence_is_judged_by_what_the_kernel_says(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, state: str, frozen: bool
+@pytest.mark.parametrize(
+    ("remote", "stopped", "frozen_s"), [(False, True, 6), (False, False, None), (True, False, 21)]
+)
+def test_a_silent_rank_is_frozen_if_it_is_stopped_or_on_another_machine(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, remote: bool, stopped: bool, frozen_s: int | None
 ) -> None:
-    monkeypatch.setattr(module, "vitals", lambda pid: Vitals(state, 1))
+    monkeypatch.setattr(module, "is_stopped", lambda pid: stopped)
+    scene.ranks[0].host = "n1" if remote else None
     scene.say(0)
     scene.supervisor._listen()
-    for now_s in (1.5, 4.9):
+    for now_s in (1.5, 4.9, 6.0, 19.0, 21.0):
         scene.supervisor._now_s = now_s
+        scene.say(1)
+        scene.supervisor._listen()
         scene.supervisor._look_for_frozen()
-        assert scene.supervisor._faults == []
-    scene.supervisor._now_s = 6.0
-    scene.say(1)
-    scene.supervisor._listen()
-    scene.supervisor._look_for_frozen()
-    assert [fault.rank for fault in scene.supervisor._faults] == ([0] if frozen else [])
+        known = frozen_s is not None and now_s >= frozen_s
+        assert [fault.rank for fault in scene.supervisor._faults] == ([0] if known else [])
+    assert scene.ranks[0].silent is remote
 
 
-def test_without_proc_a_rank_may_take_longer_to_its_first_beat(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "vitals", lambda pid: None)
-    scene.say(1)
-    scene.supervisor._listen()
-    scene.supervisor._now_s = 10.0
-    scene.supervisor._look_for_frozen()
-    assert [fault.rank for fault in scene.supervisor._faults] == [1]
-    scene.supervisor._now_s = 31.0
-    scene.supervisor._look_for_frozen()
-    assert [fault.rank for fault in scene.supervisor._faults] == [1, 0]
-
-
-def test_a_loss_that_is_nan_is_no_progress() -> None:
-    scene = Scene(1, stall_s=0.5)
-    scene.say(0, progress={"loss": float("nan")})
-    scene.supervisor._listen()
-    end = time.monotonic() + 3
-    while scene.supervisor._stall is None and time.monotonic() < end:
-        scene.say(0, progress={"loss": float("nan")})
-        scene.supervisor._listen()
-        scene.supervisor._look_for_stall()
-    assert scene.supervisor._stall is not None
-    scene.close()
-
-
-def test_steps_alone_are_progress_enough() -> None:
-    scene = Scene(1, stall_s=0.5)
-    for step in range(8):
-        scene.say(0, steps=step)
-        scene.supervisor._listen()
-        scene.supervisor._look_for_stall()
-        time.sleep(0.2)
-    assert scene.supervisor._stall is None
-    scene.close()
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_process_is_stopped_by_sigstop_alone() -> None:
+    with subprocess.Popen(["sleep", "60"]) as sleeper:
+        assert not is_stopped(sleeper.pid)
+        sleeper.send_signal(signal.SIGSTOP)
+        end = time.monotonic() + 5
+        while not is_stopped(sleeper.pid) and time.monotonic() < end:
+            time.sleep(0.01)
+        assert is_stopped(sleeper.pid)
+        sleeper.kill()
+    assert not is_stopped(sleeper.pid)
 
 
 def test_ranks_that_finished_and_do_not_leave_are_killed(
@@ -187,22 +205,6 @@ def test_ranks_that_finished_and_do_not_leave_are_killed(
     scene.say(1, "finish", status="finished")
     assert scene.supervisor.watch().status == "finished"
     assert scene.processes[1].exitcode == -9
-
-
-def test_a_bad_end_after_finish_still_counts(scene: Scene) -> None:
-    scene.finish(0)
-    scene.say(1, "finish", status="finished")
-    scene.processes[1].ends(-11)
-    outcome = scene.supervisor.watch()
-    assert (outcome.status, outcome.reason) == ("failed", "rank 1: killed by SIGSEGV")
-
-
-def test_a_run_that_finishes_in_spite_of_an_interrupt_has_finished(scene: Scene) -> None:
-    scene.interrupts.names.append("SIGINT")
-    scene.finish(0)
-    scene.finish(1)
-    outcome = scene.supervisor.watch()
-    assert (outcome.status, outcome.exit_code) == ("finished", 130)
 
 
 def test_trouble_while_stopping_is_part_of_the_stopping(scene: Scene) -> None:
@@ -227,25 +229,13 @@ def test_trouble_before_the_interrupt_is_the_cause_but_the_code_tells_of_both(sc
     assert (outcome.status, outcome.exit_code) == ("failed", 130)
 
 
-def test_the_odd_one_out_is_seen(scene: Scene) -> None:
-    scene.ranks[0].call = "all_reduce"
-    assert whereabouts(scene.ranks) == "rank 0 last in all_reduce, rank 1 outside collectives"
-
-
-def test_the_first_reason_of_the_worst_word_is_told(scene: Scene) -> None:
-    for rank, status in zip(scene.ranks, ("cancelled", "diverged"), strict=True):
-        rank.finish = {"status": status, "reason": status, "summary": None}
-    outcome = judge(scene.ranks, [], stall=None, interrupts=[], interrupted_first=False)
-    assert (outcome.status, outcome.reason, outcome.exit_code) == ("diverged", "diverged", 1)
-
-
 class Vanishing(Ranks):
     """Ranks whose folder is removed while they start; then comes `error`."""
 
     def __init__(self, directory: RunDirectory, error: BaseException) -> None:
         self._directory, self._error = directory, error
 
-    def start(self, started: list[Rank], attempt: int) -> dict[str, Any]:
+    def start(self, started: list[Rank]) -> dict[str, Any]:
         self._directory.status_file.unlink()
         raise self._error
 
@@ -266,3 +256,47 @@ def test_an_interrupt_that_cannot_be_written_down_stays_one(
     run = RunDirectory.create({"study": {"name": "runs"}, "run": {"id": "ddp-s0-12345678"}}, tmp_path)
     with pytest.raises(raised, match=r"status\.json"):
         run_attempt(run, Vanishing(run, error), stall_s=5)
+
+
+def raised(rank: int, seen: int, kind: str, message: str) -> Fault:
+    report: dict[str, Any] = {"type": kind, "message": message, "call": "", "traceback": "", "exit_code": 1}
+    return exception_fault(rank, seen, report)
+
+
+def died(rank: int, seen: int, exit_code: int) -> Fault:
+    return exit_fault(rank, seen, exit_code, "", finished=False)
+
+
+BOOM = raised(2, 1, "RuntimeError", "boom")
+COMPLAINT = raised(0, 0, "RuntimeError", "[pair.cc:534] Connection closed by peer [127.0.0.1]:1")
+
+
+@pytest.mark.parametrize(
+    ("faults", "rank"),
+    [
+        ([COMPLAINT, BOOM], 2),
+        ([COMPLAINT, died(1, 1, -9)], 1),
+        ([raised(0, 0, "ValueError", "unheard of"), died(1, 1, -11)], 1),
+        ([BOOM, died(1, 2, -6)], 2),  # a helper thread aborts for want of a peer
+        ([COMPLAINT, died(1, 2, -6)], 1),
+        ([COMPLAINT, died(3, 1, 0)], 3),
+        ([died(3, 0, 0), died(1, 1, -9)], 1),
+        ([raised(0, 0, "ValueError", "same"), raised(1, 1, "ValueError", "same")], 0),
+        ([COMPLAINT], 0),
+        ([raised(0, 0, "DistNetworkError", "?"), raised(1, 1, "ValueError", "x")], 1),
+        ([raised(0, 0, "BrokenPipeError", "[Errno 32] Broken pipe"), BOOM], 2),
+    ],
+)
+def test_the_cause_is_found_among_its_consequences(faults: list[Fault], rank: int) -> None:
+    assert root_cause(faults).rank == rank
+    assert root_cause(faults[::-1]).rank == rank
+
+
+def test_faults_are_told_in_words() -> None:
+    assert BOOM.reason == "rank 2: RuntimeError: boom"
+    assert died(1, 0, -11).reason == "rank 1: killed by SIGSEGV"
+    assert died(1, 0, -9).reason.startswith("rank 1: killed by SIGKILL")
+    assert exit_fault(1, 0, 3, "barrier", finished=True).reason == (
+        "rank 1: ended after it had finished (exit code 3) (last in barrier)"
+    )
+    assert raised(0, 0, "KeyError", "").reason == "rank 0: KeyError"

@@ -14,7 +14,6 @@ from test_torch_world import launch
 
 from daso_bench.runner.communication.traffic import CountedCommunicator
 from daso_bench.runner.config import load
-from daso_bench.runner.config.launchers import LAUNCHERS
 from daso_bench.runner.launch import local
 from daso_bench.runner.launch.remote import cores_of
 from daso_bench.runner.machine import cores as module
@@ -23,7 +22,6 @@ from daso_bench.runner.machine.cores import (
     RunQueue,
     apart,
     apart_here,
-    in_each_second,
     keep_to,
     threads_per_rank,
     timing_validity,
@@ -33,7 +31,7 @@ from daso_bench.runner.records.json_lines import read_json
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.runner.training.callbacks import RunQueueTime
-from daso_bench.strategies.errors import ConfigError, MachineError
+from daso_bench.strategies.errors import MachineError
 
 
 def room(cores: list[int], wanted: int, usable: int | None = None) -> Room:
@@ -116,19 +114,6 @@ def test_a_core_that_is_not_there_is_refused():
         keep_to([999999])
 
 
-@pytest.mark.parametrize("name", sorted(LAUNCHERS))
-def test_it_is_off_unless_asked_for_and_then_part_of_the_run(tmp_path: Path, name: str):
-    kind = LAUNCHERS[name]
-    assert kind(name=name).pin is False
-    if name == "simulated":
-        with pytest.raises(ConfigError, match=r"^launcher\.pin=true: virtual ranks have no cores"):
-            kind(name=name, pin=True)
-        return
-    assert kind(name=name, pin=True).pin
-    plain, off, on = (config(launcher=keys) for keys in ({}, {"pin": False}, {"pin": True}))
-    assert plain.run_id == off.run_id != on.run_id
-
-
 @pytest.mark.parametrize("many", [True, False])
 def test_the_record_has_each_ranks_own_cores(tmp_path: Path, many: bool):
     """A process a core, and one process of all cores; in which nothing runs beside its threads."""
@@ -143,14 +128,6 @@ def test_the_record_has_each_ranks_own_cores(tmp_path: Path, many: bool):
     assert read_json(directory.environment)["cores"] == usable_cores(), "what the machine has, not a rank"
     assert [row["cores"] for row in rows] == ([[core] for core in allowed[:ranks]] if many else [allowed])
     assert {row["interop_threads"] for row in rows} == {1}
-
-
-def test_a_run_whose_ranks_do_not_fit_has_not_begun(tmp_path: Path):
-    cfg = config(ranks=[999], results=tmp_path, global_batch_size=999)
-    directory = RunDirectory.create(load.to_plain(cfg), tmp_path)
-    with pytest.raises(MachineError, match="999 ranks want 999 cores"):
-        local.launch(directory, ranks=999, threads=1, port=None, stall_s=60, pin=True)
-    assert directory.status()["attempts"] == []
 
 
 # ------------------------------------------------------------------ usable cores
@@ -269,18 +246,6 @@ def test_the_share_is_of_all_attempts(tmp_path: Path):
     assert third.share(4000 * MS) == pytest.approx(0.005)
 
 
-def test_threads_that_wait_side_by_side_add_up_beyond_the_time_of_training(tmp_path: Path):
-    """Six threads on two cores for a second: each stood ready for two thirds of it."""
-    queue = RunQueue(threads(tmp_path, **{f"t{number}": 0 for number in range(6)}))
-    queue.training(True)
-    threads(tmp_path, **{f"t{number}": 667 for number in range(6)})
-    queue.training(False)
-    share = queue.share(1000 * MS)
-    assert share is not None
-    assert share == pytest.approx(4.002)
-    assert in_each_second(share) == "4 s in each second of training"
-
-
 def test_an_attempt_without_counts_makes_the_share_unknown(tmp_path: Path):
     assert RunQueue().share(0) == 0
     silent = RunQueue(tmp_path / "nothing")
@@ -300,16 +265,6 @@ def test_the_worst_rank_is_recorded(
     comm = SimpleNamespace(gather=lambda mine: torch.cat([mine[None], rows]))
     callback = RunQueueTime(waited(tmp_path, 10), cast(CountedCommunicator, comm))
     assert callback.on_end(1000 * MS, finished=True) == {"run_queue_share": worst}
-
-
-def test_it_is_told_when_training_starts_and_pauses():
-    calls: list[bool] = []
-    callback = RunQueueTime(
-        cast(RunQueue, SimpleNamespace(training=calls.append)), cast(CountedCommunicator, None)
-    )
-    callback.on_train_start()
-    callback.on_pause()
-    assert calls == [True, False]
 
 
 def test_real_ranks_record_it_and_virtual_ones_nothing(tmp_path: Path):

@@ -14,7 +14,7 @@ RULES = (*PROCESS_RULES, *MACHINE_RULES)
 MIB = 2**20
 UNWRITABLE = "/proc/daso-bench"  # nobody can make it, root neither
 GPUS: dict[str, Any] = {"device_files": ["nvidia0", "nvidia1"], "torch": torch(2)}
-STEP = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NNODES": "2"}
+STEP = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0"}
 IN_STEP: dict[str, Any] = {f"variables__{name}": value for name, value in STEP.items()}
 ON_LOGIN_NODE: dict[str, Any] = {"commands__sbatch": "/usr/bin/sbatch", "slurm__controller": "up"}
 
@@ -130,14 +130,6 @@ SPOILED: dict[str, tuple[dict[str, Any], str, str, str, str]] = {
     "launcher: no namespaces": (
         {"launcher": "emulated", "emulation": {"error": "forbidden", "netem": False}},
         "error", "launcher", "launcher=emulated: forbidden", "launcher.network=modelled",
-    ),
-    "node_local_environment": (
-        IN_STEP | {"prefix": "/scratch/local/venv"},
-        "warning", "slurm", "Python's environment is /scratch/local/venv", "python3 -m venv PATH",
-    ),
-    "node_local_environment: before submitting": (
-        ON_LOGIN_NODE | {"launcher": "slurm", "package": "/tmp/daso-bench"},
-        "warning", "slurm", "the package is /tmp/daso-bench", "python3 -m venv PATH",
     ),
 }  # fmt: skip
 

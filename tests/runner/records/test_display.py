@@ -80,22 +80,6 @@ def test_trouble_and_interrupts_are_told_at_once() -> None:
     ]
 
 
-def test_numbers_show_what_is_known() -> None:
-    assert numbers({}) == ""
-    state = {
-        "step": 5,
-        "steps": 9,
-        "epoch": 4,
-        "epochs": 4,
-        "loss": "NaN",
-        "accuracy": 0.5,
-        "samples_per_s": 950.4,
-    }
-    assert numbers({**state, "phase": "cycling"}) == (
-        "epoch 4/4  step 5/9  950 samples/s  loss nan  accuracy 50.00 %  cycling"
-    )
-
-
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(0.25, "0.2 s"), (59.94, "59.9 s"), (60, "1 min 00 s"), (125, "2 min 05 s"), (7620, "2 h 07 min")],
@@ -157,23 +141,6 @@ def test_a_segmentation_run_is_shown_by_its_miou() -> None:
     running = {"status": "running", "attempts": [{}], "progress": {"step": 3, "steps": 9, "miou": 0.25}}
     assert " 25.00 %" in rendered(states_table([("c", running)]))
     assert numbers(running["progress"]) == "step 3/9  miou 25.00 %"
-
-
-@pytest.mark.parametrize(("own", "judged"), [("accuracy", "top5"), ("miou", "pixel_accuracy")])
-def test_a_run_whose_target_is_of_another_share_is_shown_by_that(own: str, judged: str) -> None:
-    summary = {key: value for key, value in STATUS["summary"].items() if "accuracy" not in key}
-    summary |= {f"final_{own}": 0.5, f"best_{own}": 0.6}
-    run = {**STATUS, "summary": {**summary, f"final_{judged}": 0.9123, f"best_{judged}": 0.9234}}
-    assert one_line(run) == f"finished  {judged} 91.23 %  to target 1 min 15 s  train 2 min 05 s"
-    shown = rendered(run_table(run))
-    assert f"final {judged}" in shown
-    assert f"best {judged}" in shown
-    assert "50.00 %" not in shown
-    for table in (runs_table, states_table):
-        header = rendered(table([("a", run)])).splitlines()[0]
-        assert judged in header
-        assert f"{own} " not in header.replace(judged, "")
-    assert numbers({"step": 3, "steps": 9, own: 0.1, judged: 0.25}) == f"step 3/9  {judged} 25.00 %"
 
 
 def test_the_status_table_shows_state_attempt_progress_accuracy_and_reason() -> None:

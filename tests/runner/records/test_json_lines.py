@@ -1,4 +1,4 @@
-"""Records: what a kill leaves is read, what it repeated is told apart, and NaN never wins (FA2)."""
+"""Records: what a kill leaves is read, and what it repeated is told apart."""
 
 import json
 import math
@@ -8,30 +8,8 @@ from pathlib import Path
 import pytest
 
 from daso_bench.runner.records import json_lines
-from daso_bench.runner.records.json_lines import (
-    RecordWriter,
-    best,
-    crossing,
-    meets,
-    read_records,
-    surviving,
-)
-
-
-def evaluations(*accuracies: float, train_s: float = 90.0, eval_s: float = 10.0) -> list[json_lines.Row]:
-    """FA2's dip in our schema: cumulative clocks, 1,000 samples an epoch."""
-    return [
-        {
-            "kind": "evaluation",
-            "attempt": 1,
-            "step": 10 * number,
-            "samples": 1000 * number,
-            "accuracy": accuracy,
-            "train_s": train_s * number,
-            "wall_s": (train_s + eval_s) * number,
-        }
-        for number, accuracy in enumerate(accuracies, 1)
-    ]
+from daso_bench.runner.records.json_lines import RecordWriter, read_records, surviving
+from daso_bench.runner.records.target_crossing import crossing
 
 
 def restart_rows(start_row: bool = False) -> list[json_lines.Row]:
@@ -69,12 +47,6 @@ def test_odd_numbers_survive_valid_json(tmp_path: Path, odd: float) -> None:
         assert value == odd or (math.isnan(value) and math.isnan(odd))
     assert row["missing"] is None
     assert row["nested"]["list"][1] == 1.5
-
-
-def test_a_value_that_json_cannot_hold_is_refused(tmp_path: Path) -> None:
-    with RecordWriter(tmp_path / "m.jsonl") as writer, pytest.raises(TypeError):
-        writer.write({"path": tmp_path})
-    assert (tmp_path / "m.jsonl").read_text() == ""
 
 
 def torn() -> str:
@@ -183,68 +155,3 @@ def test_an_attempt_that_recorded_nothing_but_its_start_still_replaces() -> None
     ]
     kept = [(row["kind"], row["attempt"]) for row in surviving(rows)]
     assert kept == [("start", 3)]
-
-
-def test_crossing_by_hand() -> None:
-    rows = evaluations(0.60, 0.76, 0.74, 0.78)
-    first = crossing(rows, 0.75)
-    assert first is not None
-    assert (first.index, first.after_s, first.stamp_s, first.wall_s) == (1, 90.0, 180.0, 200.0)
-    assert first.scored_s == pytest.approx(127.28, abs=0.005)
-    assert first.scored_samples == pytest.approx(math.sqrt(1000 * 2000))
-    assert not first.at_first
-    assert crossing(rows, 0.75, "confirmed") is None
-    for_good = crossing(rows, 0.75, "for_good")
-    assert for_good is not None
-    assert (for_good.stamp_s, for_good.wall_s) == (360.0, 400.0)
-    assert crossing(rows, 0.79) is None
-    confirmed = crossing(evaluations(0.6, 0.76, 0.74, 0.78, 0.77), 0.75, "confirmed")
-    assert confirmed is not None
-    assert confirmed.index == 3
-
-
-def test_crossing_at_the_first_evaluation_scores_its_stamp() -> None:
-    found = crossing(evaluations(0.8, 0.9), 0.75)
-    assert found is not None
-    assert (found.at_first, found.scored_s, found.scored_samples) == (True, 90.0, 1000)
-
-
-def test_a_model_that_took_long_to_make_does_not_turn_the_interval_of_a_crossing_round() -> None:
-    """T_train of an evaluation holds the making of its own model alone: its stamp may be the earlier one."""
-    rows = evaluations(0.6, 0.76)
-    rows[0]["train_s"] = rows[1]["train_s"] + 4.0
-    found = crossing(rows, 0.75)
-    assert found is not None
-    assert (found.after_s, found.stamp_s, found.scored_s) == (180.0, 180.0, pytest.approx(180.0))
-
-
-def test_nan_never_crosses_and_is_never_best() -> None:
-    for accuracies in ((math.nan, 0.6, 0.7), (0.6, math.nan, 0.7), (0.6, 0.7, math.nan)):
-        rows = evaluations(*accuracies)
-        assert crossing(rows, 0.75) is None
-        for_good = crossing(rows, 0.65, "for_good")
-        assert (for_good is None) == math.isnan(accuracies[-1])
-        found = best(rows)
-        assert found is not None
-        assert found["accuracy"] == 0.7
-
-
-def test_target_is_a_number_right() -> None:
-    def row(correct: int, count: int) -> json_lines.Row:
-        return {"accuracy": correct / count, "correct": correct, "count": count}
-
-    assert meets(row(342, 360), 0.95)
-    assert not meets(row(341, 360), 0.95)
-    assert meets(row(7, 10), 0.7)
-    assert not meets({"accuracy": math.nan, "correct": 360, "count": 360}, 0.5)
-    assert not meets({"accuracy": None}, 0.5)
-
-
-def test_a_loss_must_be_at_most_the_target() -> None:
-    rows = [
-        {"train_s": 10.0 * n, "samples": n, "loss": loss} for n, loss in enumerate((2.0, math.nan, 0.4), 1)
-    ]
-    found = crossing(rows, 0.5, metric="loss")
-    assert found is not None
-    assert (found.index, found.after_s, found.stamp_s) == (2, 20.0, 30.0)
-    assert crossing(rows, 0.3, metric="loss") is None

@@ -109,6 +109,7 @@ NOT_EQUAL = "one core is no core of native's: not equal: "
         ("one core", {"spread": (1.0,)}, "one core has fewer than 2 complete runs"),
         ("native", {"edit": without_cores}, "the cores of native are not recorded, or not the same in all"),
         ("one core", {"batch": 1}, f"{NOT_EQUAL}batch of a core (64 / 4; 1)"),
+        ("one core", {"batch": 17}, f"{NOT_EQUAL}batch of a core (64 / 4; 17)"),
         ("one core", {"more": {"train": {"global_batch_size": 16, "precision": "bf16"}}}, "precision ("),
         (
             "one core",
@@ -207,13 +208,6 @@ def test_a_containers_quota_is_what_its_ranks_may_use(make_run: Make, tmp_path: 
     one = found(make_run, tmp_path, arms)
     assert one.cores == 2
     assert one.baseline.value == pytest.approx(0.6 * mean(SPREADS["native"]) / mean(ALONE))
-
-
-def test_a_batch_that_cores_do_not_divide_is_rounded_either_way(make_run: Make, tmp_path: Path):
-    for batch, fits in ((15, False), (16, True), (17, True), (18, False)):
-        arms = {name: replace(core, batch=66) for name, core in usual().items()}
-        arms["one core"] = replace(arms["one core"], batch=batch)
-        assert (matrix(made(make_run, tmp_path / str(batch), arms)) is not None) is fits
 
 
 def test_where_an_arm_does_more_than_all_cores_no_headroom_is_told(make_run: Make, tmp_path: Path):

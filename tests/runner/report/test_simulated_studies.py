@@ -19,7 +19,8 @@ import torch
 
 from daso_bench.runner.config.load import requests, to_plain
 from daso_bench.runner.config.run_config import RunConfig
-from daso_bench.runner.launch import simulated_run
+from daso_bench.runner.launch import rank as rank_module
+from daso_bench.runner.launch.rank_process import RankTask
 from daso_bench.runner.machine import environment
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.report.claims import paper_claims
@@ -69,7 +70,6 @@ CLAIM = """\
       network: null}}
     source: abstract
     certainty: abstract
-    rows: []
 """
 WORDS = (
     "launcher=simulated",
@@ -107,7 +107,7 @@ class Machine:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, slower: dict[str, float]) -> None:
         self._runs, self._slower, self._factor = 0, slower, 1.0
-        monkeypatch.setattr(simulated_run, "ClusterDevice", self._device)
+        monkeypatch.setattr(rank_module, "ClusterDevice", self._device)
         # One code for all, whatever is edited meanwhile; and git is not asked 20 times a study.
         monkeypatch.setattr(environment, "commit_of", lambda source: ("0" * 40, None))
 
@@ -120,7 +120,8 @@ class Machine:
         self._factor = self._slower.get(config.study.arm, 1.0)
         link = Link()
         directory.begin_attempt()
-        simulated_run.run_all(directory.path, 0, 1, 0, None, 1, link)  # pyright: ignore[reportArgumentType]
+        task = RankTask(run_dir=directory.path, rank=0, ranks=1, port=0, threads=1, entry="")
+        rank_module.run_all(task, link)  # pyright: ignore[reportArgumentType]
         status, summary, reason = link.finished
         directory.end_attempt(status, reason, summary=summary)
 

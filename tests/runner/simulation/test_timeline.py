@@ -15,7 +15,8 @@ from daso_bench.runner.communication.link_costs import AlphaBeta
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig, LinkConfig, LinksConfig
 from daso_bench.runner.config.launchers import SimulatedConfig
 from daso_bench.runner.config.load import to_plain
-from daso_bench.runner.launch.simulated_run import NodeLost, run_all
+from daso_bench.runner.launch.rank import NodeLost, run_all
+from daso_bench.runner.launch.rank_process import RankTask
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator
 from daso_bench.runner.simulation.simulated_world import simulate
@@ -192,12 +193,14 @@ def test_each_attempt_of_a_run_leaves_a_file_however_it_ended(tmp_path: Path):
     directory = RunDirectory.create(to_plain(made), tmp_path)
     for fails in (True, False):
         directory.begin_attempt()
-        arguments = (directory.path, 0, 1, 0, None, torch.get_num_threads(), Quiet())
+        threads = torch.get_num_threads()
+        task = RankTask(run_dir=directory.path, rank=0, ranks=1, port=0, threads=threads, entry="")
+        link: Any = Quiet()
         if fails:
             with pytest.raises(NodeLost):
-                run_all(*arguments)
+                run_all(task, link)
         else:
-            run_all(*arguments)
+            run_all(task, link)
         directory.end_attempt("failed", None)
     steps = [
         sum(row["name"] == "forward" for row in read(directory.path / name)[1])

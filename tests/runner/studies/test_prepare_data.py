@@ -178,12 +178,6 @@ def folders_of(where: Path) -> list[str]:
     return sorted(path.parent.name for path in (where / "results").rglob("config.yaml"))
 
 
-def test_a_run_whose_data_are_missing_leaves_no_folder(launched: list[Path], here: Path) -> None:
-    with pytest.raises(ConfigError, match="nowhere: no such folder"):
-        run([*(word for word in FOLDER if "root" not in word), "dataset.root=nowhere"])
-    assert (launched, folders_of(here)) == ([], [])
-
-
 def test_data_that_are_missing_are_looked_for_once_and_cost_no_other_run(
     images: Path, launched: list[Path], looked: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -206,29 +200,6 @@ def test_a_run_that_cannot_be_started_says_why_in_its_folder(
     (name,) = folders_of(here)
     status = RunDirectory(here / "results" / "runs" / name).status()
     assert (status["status"], status["reason"]) == ("queued", "launcher.port=80: cannot be used")
-
-
-def test_a_study_that_is_given_away_goes_without_the_runs_that_are_refused(
-    images: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["-m", "launcher=torchrun", "cluster=laptop", "dataset=imagefolder,digits", "seed=0,1"]) == 2
-    names = folders_of(images.parent)
-    assert [name[:20] for name in names] == ["ddp-small_cnn-digits"] * 2
-    said = " ".join(capsys.readouterr().out.split())
-    assert all(f"results/runs/{name}" in said for name in names)
-    assert said.count("no such folder") == 2
-
-
-def test_parts_of_one_sample_for_batch_normalisation_are_refused_before_the_ranks_start(
-    launched: list[Path], here: Path
-) -> None:
-    words = ("dataset=digits", "train.global_batch_size=32", "train.accumulate=8")
-    with pytest.raises(
-        ConfigError, match=r"one sample at a time.* x 4 ranks x 8 parts \(train\.accumulate\)"
-    ):
-        run(["model=small_cnn_bn", *words])
-    assert (launched, folders_of(here)) == ([], [])
-    assert run(["model=small_cnn", *words]) == 0
 
 
 def test_a_data_set_whose_keys_do_not_say_its_shape_is_loaded_for_it() -> None:

@@ -1,25 +1,17 @@
 """Sweeps: the order is fair, what is done is skipped, and no failure stops or hides another."""
 
 import dataclasses
-import sys
 import types
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
+from runs import config
 
-from daso_bench.datasets.data import Data
-from daso_bench.datasets.dataset import Dataset
-from daso_bench.models.spec import Model
-from daso_bench.runner.config.cluster import ClusterConfig
 from daso_bench.runner.config.launchers import LocalConfig, SimulatedConfig, SlurmConfig, TorchrunConfig
 from daso_bench.runner.config.load import Request, load
-from daso_bench.runner.config.optimizers import Optimizer
-from daso_bench.runner.config.parts import RunInfo, StudyInfo, TrainConfig
 from daso_bench.runner.config.run_config import RunConfig
-from daso_bench.runner.config.schedules import Schedule
 from daso_bench.runner.launch import local
 from daso_bench.runner.launch.launcher import launcher_of
 from daso_bench.runner.records.json_lines import write_json
@@ -28,42 +20,7 @@ from daso_bench.runner.records.seed_ranges import SEEDS
 from daso_bench.runner.studies import run_plan
 from daso_bench.runner.studies.plan import PlannedRun, StudyPlan, plan_of
 from daso_bench.runner.studies.run_plan import exit_code, failures, run_all, run_one
-from daso_bench.strategies.base import Strategy
 from daso_bench.strategies.errors import ConfigError, MachineError
-
-
-@dataclass(frozen=True, kw_only=True)
-class Part(Dataset, Model, Optimizer, Schedule):
-    """Stands for every part of a run."""
-
-    kind: str = "a"
-
-    name: ClassVar[str] = "fake_parts"
-
-    def load(self) -> Data:
-        raise NotImplementedError
-
-    def build(self, *_: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride] (a model, an optimizer)
-        raise NotImplementedError
-
-    def factor(self, before: int, after: int, total_samples: int, samples_per_epoch: int) -> float:
-        return 1.0
-
-
-class Fake(Strategy):
-    Config = Part
-
-    def setup(self, replica: Any, comm: Any, progress: Any) -> None:
-        raise NotImplementedError
-
-
-@pytest.fixture(autouse=True)
-def parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = types.ModuleType("fake_parts")
-    for kind in (Part, Fake):
-        monkeypatch.setattr(kind, "__module__", "fake_parts")
-        setattr(module, kind.__name__, kind)
-    monkeypatch.setitem(sys.modules, "fake_parts", module)
 
 
 class World:
@@ -75,22 +32,8 @@ class World:
         self.said: list[str] = []
         self.fate: dict[str, Any] = {}
 
-    def config(self, kind: str, seed: int = 0, repeat: int = 0) -> RunConfig:
-        return RunConfig(
-            strategy_class=Fake,
-            strategy=Part(kind=kind),
-            model=Part(),
-            dataset=Part(),
-            optimizer=Part(),
-            schedule=Part(),
-            cluster=ClusterConfig(),
-            launcher=LocalConfig(),
-            train=TrainConfig(),
-            seed=seed,
-            run=RunInfo(repeat=repeat),
-            study=StudyInfo(name="study"),
-            results_dir=self.root,
-        )
+    def config(self, arm: str, seed: int = 0, repeat: int = 0) -> RunConfig:
+        return config(seed=seed, run={"arm": arm, "repeat": repeat}, results=self.root)
 
     def requests(self, *kinds: str, seeds: int = 1) -> list[Request]:
         return [
@@ -98,8 +41,8 @@ class World:
         ]
 
     def start(self, directory: RunDirectory, config: RunConfig) -> Outcome:
-        self.started.append(f"{config.strategy.kind}{config.seed}")
-        ending = self.fate.get(config.strategy.kind, Outcome(status="finished"))
+        self.started.append(f"{config.run.arm}{config.seed}")
+        ending = self.fate.get(config.run.arm, Outcome(status="finished"))
         if isinstance(ending, Exception):
             raise ending
         directory.begin_attempt()
@@ -122,7 +65,7 @@ def in_order(wanted: Sequence[Request]) -> StudyPlan:
 
 
 def order(plan: StudyPlan) -> list[str]:
-    names = [f"{run.config.strategy.kind}{run.config.seed}" for run in plan.runs]
+    names = [f"{run.config.run.arm}{run.config.seed}" for run in plan.runs]
     return names + ["refused" for _ in plan.refused]
 
 
@@ -133,14 +76,6 @@ def test_the_order_of_the_arms_moves_on_from_block_to_block(world: World) -> Non
         *("C2", "A2", "B2"),
         *("A3", "B3", "C3"),
     ]
-
-
-def test_the_order_moves_on_from_repeat_to_repeat_too(world: World) -> None:
-    wanted = [
-        Request(words=(), config=world.config(kind, repeat=repeat)) for kind in "AB" for repeat in (0, 1)
-    ]
-    runs = [(run.config.strategy.kind, run.config.run.repeat) for run in plan_of(wanted).runs]
-    assert runs == [("A", 0), ("B", 0), ("B", 1), ("A", 1)]
 
 
 def test_no_run_is_lost_whatever_its_seed_its_folder_or_its_phase(world: World) -> None:
@@ -163,7 +98,7 @@ def test_all_run_and_the_directories_hold_what_was_run(world: World) -> None:
     assert failures(results) == []
     for result in results:
         assert isinstance(result.request, PlannedRun)
-        assert load(result.request.path / "config.yaml") == result.request.config
+        assert load(result.request.path / "config.yaml").run_id == result.request.path.name
 
 
 def test_repeating_a_sweep_runs_only_what_is_missing_or_failed(world: World) -> None:
@@ -253,14 +188,14 @@ def test_more_ranks_than_cores_are_refused_where_not_allowed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local, "usable_cores", lambda: 3)
-    config = world.config("A")
-    strict = dataclasses.replace(config, launcher=LocalConfig(allow_oversubscription=False))
+    asked = world.config("A")
+    strict = dataclasses.replace(asked, launcher=LocalConfig(allow_oversubscription=False))
     with pytest.raises(MachineError, match="4 ranks, only 3 usable cores"):
         run_one(PlannedRun.of(strict), world.start)
     assert world.run([Request(words=(), config=strict)])[0].outcome.status == "impossible"
-    run_one(PlannedRun.of(config), world.start)
+    run_one(PlannedRun.of(asked), world.start)
     assert world.started == ["A0"]
     for elsewhere in (SimulatedConfig(), TorchrunConfig(), SlurmConfig()):
-        asked = dataclasses.replace(elsewhere, allow_oversubscription=False)
-        run: Any = types.SimpleNamespace(cluster=config.cluster, launcher=asked)
+        launcher = dataclasses.replace(elsewhere, allow_oversubscription=False)
+        run: Any = types.SimpleNamespace(cluster=asked.cluster, launcher=launcher)
         launcher_of(run).refuse(run)

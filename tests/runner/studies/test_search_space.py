@@ -10,7 +10,6 @@ from daso_bench.runner.config.optimizers import LARS, SGD
 from daso_bench.runner.config.schedules import Cosine
 from daso_bench.runner.studies.search_space import (
     Key,
-    described,
     settings_of,
     sobol_points,
     space_of,
@@ -62,18 +61,6 @@ def test_the_weight_decay_goes_from_a_tenth_to_ten_times_the_default_or_from_non
     assert [none.at(u) for u in (0.0, 0.2, 0.25, 1 - 1e-12)] == [0.0, 0.0, 1e-6, 1e-2]
 
 
-def test_arms_that_are_searched_alike_are_described_alike_whatever_their_strategy():
-    assert (
-        described(config("daso"))
-        == described(config("ddp"))
-        == (
-            "optimizer.lr x 1/8 to 8, schedule.warmup_epochs 0 to 0.25 of the schedule, "
-            "optimizer.weight_decay x 1/10 to 10"
-        )
-    )
-    assert described(config("ddp", optimizer=SGD(weight_decay=0.0))) != described(config("ddp"))
-
-
 def test_a_run_takes_the_settings_of_a_trial_and_keeps_the_rest():
     run = config("daso", schedule=Cosine())
     settings = {"optimizer.lr": 0.2, "schedule.warmup_epochs": 0.5, "strategy.sync_every": 8}
@@ -82,13 +69,6 @@ def test_a_run_takes_the_settings_of_a_trial_and_keeps_the_rest():
     assert with_settings(run, {}) == run
     defaults = {"optimizer.lr": 0.05, "schedule.warmup_epochs": 1.0, "strategy.sync_every": 4}
     assert with_settings(found, defaults) == run
-
-
-def test_what_the_strategy_refuses_of_a_trial_is_said():
-    with pytest.raises(ConfigError, match=r"strategy\.wait_batches=2: must be <= strategy\.sync_every=1"):
-        with_settings(config("daso"), {"strategy.sync_every": 1, "strategy.wait_batches": 2})
-    with pytest.raises(ConfigError, match=r"strategy\.num_peers=2: must be <= 1"):
-        with_settings(config("sgp", ranks=[1, 1]), {"strategy.num_peers": 2})
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import pytest
 
 from daso_bench.runner.config.load import requests, to_plain
 from daso_bench.runner.config.run_config import RunConfig
-from daso_bench.runner.launch import simulated_run
+from daso_bench.runner.launch import rank as rank_module
+from daso_bench.runner.launch.rank_process import RankTask
 from daso_bench.runner.machine import environment
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.report.build import report
@@ -79,7 +80,8 @@ def run_here(config: RunConfig) -> str:
     directory = RunDirectory.create(to_plain(config), config.results_dir)
     link = Link()
     directory.begin_attempt()
-    simulated_run.run_all(directory.path, 0, 1, 0, None, 1, link)  # pyright: ignore[reportArgumentType]
+    task = RankTask(run_dir=directory.path, rank=0, ranks=1, port=0, threads=1, entry="")
+    rank_module.run_all(task, link)  # pyright: ignore[reportArgumentType]
     status, summary, reason = link.finished
     directory.end_attempt(status, reason, summary=summary)
     return status

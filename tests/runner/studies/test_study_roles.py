@@ -14,7 +14,7 @@ from daso_bench.runner.config.compose import compose
 from daso_bench.runner.config.load import from_composed, in_its_role, requests, to_plain
 from daso_bench.runner.config.parts import StudyInfo
 from daso_bench.runner.config.run_config import RunConfig
-from daso_bench.runner.records.seed_ranges import FRESH, PILOT, TRIAL, phase_of, repetition_of
+from daso_bench.runner.records.seed_ranges import FRESH
 from daso_bench.runner.studies.plan import plan_of
 from daso_bench.strategies.errors import ConfigError
 
@@ -93,13 +93,6 @@ def test_what_a_study_cannot_be_is_refused_by_name(changes: dict[str, object], s
     assert said in str(caught.value)
 
 
-def test_uses_of_seeds_share_none():
-    assert len({FRESH, PILOT, TRIAL}) == 3
-    assert [repetition_of(start + 7) for start in (0, FRESH, PILOT, TRIAL)] == [7] * 4
-    assert repetition_of("x") == "x"
-    assert phase_of(FRESH + 7) == phase_of(7) != phase_of(8)
-
-
 @pytest.fixture(autouse=True)
 def six_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(composing, "usable_cores", lambda: 6)
@@ -126,19 +119,6 @@ def test_cores_are_asked_for_in_whole_numbers(tmp_path: Path, numbers: str):
     with pytest.raises(ConfigError) as refused:
         runs(f"train.global_batch_size=${{cores:{numbers}}}", cwd=tmp_path)
     assert str(refused.value).startswith(f"train.global_batch_size: ${{cores:{numbers}}}: takes up to three")
-
-
-@pytest.mark.parametrize("nodes", [1, 4])
-@pytest.mark.parametrize("launcher", ["torchrun", "slurm"])
-def test_on_several_nodes_every_core_has_as_many_samples_as_the_one_that_is_alone(
-    tmp_path: Path, nodes: int, launcher: str
-):
-    words = ["+study=paper_hsgd_cores", f"launcher={launcher}", f"cluster.nodes={nodes}", "seed=0"]
-    arms = {run.study.arm: run for run in runs(*words, cwd=tmp_path)}
-    alone = arms.pop("one core")
-    assert (alone.cluster.nodes, alone.cluster.ranks, alone.train.global_batch_size) == (1, 1, 16)
-    assert {run.train.global_batch_size for run in arms.values()} == {16 * 6 * nodes}
-    assert {run.cluster.nodes for run in arms.values()} == {nodes}
 
 
 def test_the_efficiency_matrix_uses_all_cores_in_every_arm_and_one_alone(tmp_path: Path):

@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 from asking import code_of
 
-from daso_bench.runner.config.load import requests, to_plain
+from daso_bench.runner.config.load import requests
 from daso_bench.runner.records.json_lines import read_json
-from daso_bench.runner.records.run_directory import WRONG_REQUEST, RunDirectory
+from daso_bench.runner.records.run_directory import WRONG_REQUEST
 from daso_bench.runner.records.seed_ranges import TRIAL
 from daso_bench.runner.studies import start
-from daso_bench.runner.studies.plan import plan_of
 from daso_bench.runner.studies.tune import Trial, TrialResult, baseline_of, common_times, trials_of, winner
 from daso_bench.runner.studies.tuned_study import StudyArm, arms_of
 
@@ -73,16 +72,6 @@ def test_trial_0_is_the_default_and_all_arms_have_the_same_common_coordinates(tr
     assert len({trial.settings["optimizer.lr"] for trial in flat[1:]}) == 15
 
 
-def test_trials_are_interleaved_and_the_order_of_the_arms_moves_on(trials: list[Trial]):
-    order = plan_of([trial.request for trial in trials]).runs
-    names = [run.config.study.arm for run in order]
-    first, second, third = names[0:3], names[3:6], names[6:9]
-    assert first == ["ddp by nodes", "ddp flat", "daso"]
-    assert second == [*first[1:], first[0]]
-    assert third == [first[2], *first[:2]]
-    assert [run.config.seed - TRIAL for run in order] == [n // 3 for n in range(48)]
-
-
 GOSSIP = (
     *("+study=mission", "study.arm=ddp flat,sgp", "seed=0", "--trials", "4"),
     *("cluster.nodes=2", "cluster.ranks_per_node=1"),
@@ -104,23 +93,6 @@ def test_a_dry_run_shows_every_trial_with_its_settings_and_starts_and_writes_not
         assert other.endswith("run") != ("strategy.num_peers=2" in other)
     assert sum("refused: sgp, trial" in line for line in lines) > 0
     assert not list(tmp_path.iterdir())
-
-
-def test_a_dry_run_says_what_is_done_and_how_long_the_rest_takes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    monkeypatch.chdir(tmp_path)
-    words = ["+study=mission", "study.arm=ddp flat", "seed=0"]
-    first = trials_of(arms_of(requests(words, sweep=True, cwd=tmp_path)), 4)[0].request.config
-    assert first is not None
-    directory = RunDirectory.create(to_plain(first), first.results_dir)
-    directory.begin_attempt()
-    directory.end_attempt("finished", None)
-    assert code_of("tune", *words, "--trials", "4", "--dry-run") == 0
-    shown = capsys.readouterr().out
-    assert "  0  the default settings  skip: finished already\n" in shown
-    assert "3 runs to do: about " in shown
-    assert "core-hours (from 1 finished run)" in shown
 
 
 def result(number: int, crossed_s: float | None = None, metric: float | None = 0.9, state: str = "finished"):

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-import yaml
 
 from daso_bench.runner.config.load import requests
 from daso_bench.runner.config.run_config import RunConfig
@@ -135,13 +134,6 @@ def test_files_of_the_users_own_folder_go_along(tmp_path: Path):
     assert (tmp_path / "made" / "convergence" / "own.yaml").is_file(), "the report looks there"
     assert (tmp_path / "made" / "claims" / "own.yaml").is_file()
     assert runs["slow tuned"].optimizer.lr == 0.2
-
-
-def test_what_is_said_of_all_tuned_rows_is_said_once(tmp_path: Path):
-    written(arms(TWO, tmp_path), tmp_path)
-    tree = yaml.safe_load((tmp_path / "made" / "study" / "mission_tuned.yaml").read_text())
-    assert tree["study"]["tune_space"] == "all, of it"
-    assert not any("tune_" in words for words in tree["hydra"]["sweeper"]["sets"]["arm"].values())
 
 
 @pytest.mark.parametrize(

@@ -130,4 +130,5 @@ def test_pinned_batches_are_finished_by_the_workers(photographs: ImageFiles) -> 
     place, _, batch = loader._fetch[next(iter(loader))]
     assert place == (0, 0)
     assert isinstance(batch, tuple)
+    assert isinstance(batch[0], torch.Tensor)
     assert batch[0].dtype == torch.float32

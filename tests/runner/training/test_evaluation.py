@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from daso_bench.datasets.data import Split
 from daso_bench.runner.config.tasks import Classification
-from daso_bench.runner.records.json_lines import meets
+from daso_bench.runner.records.target_crossing import meets
 from daso_bench.runner.training.eval_schedule import Marks
 from daso_bench.runner.training.evaluation import Score, score
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from runs import Blobs
 
+from daso_bench.datasets.packed.record_codec import codec_of
 from daso_bench.datasets.sampler import Sampler
 from daso_bench.runner.communication.traffic import CountedCommunicator
 from daso_bench.runner.config.reader_config import Block, ChunkedShuffle, NodeBatch, PackedReader, Strided
@@ -155,6 +156,20 @@ def test_chunked_shuffle_has_another_order_in_every_epoch_and_the_others_have_on
             for epoch in (0, 1)
         ]
         assert torch.equal(*orders) == (reader.name != "chunked_shuffle")
+
+
+def test_an_image_is_changed_as_its_number_in_the_data_set_says(open_file: Any) -> None:
+    reader, opened = open_file(Block())
+    flipped = replace(DATA, augment="flip").load().train
+    opened = replace(opened, codec=codec_of(flipped))
+    orders = [ReaderOrder(Sampler(96, BATCH, 4, seed=1), 0, NODES, reader, opened, 9) for _ in range(2)]
+    reading = PackedLoader(orders[0], flipped, 5, cast(CountedCommunicator, Rank(0, Together(2))))
+    reading.on_prepared(None, None)
+    loaded = walk(orders[0], reading, {})
+    for ours, theirs in zip(loaded, walk(orders[1], Loader(flipped, orders[1], 5), {}), strict=True):
+        assert torch.equal(ours[0], theirs[0])
+    assert not torch.equal(loaded[0][0], loaded[5][0]), "the same samples, changed anew in the next epoch"
+    assert torch.equal(loaded[0][1], loaded[5][1])
 
 
 def test_chunks_of_which_there_are_few_a_node_are_refused_and_one_node_takes_any(open_file: Any) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from runs import Blobs
 
+from daso_bench.datasets.atomic_files import TEMPORARY
 from daso_bench.datasets.fashion_mnist import FashionMNIST
 from daso_bench.datasets.imagefolder import ImageFolder
 from daso_bench.runner.config.reader_config import NodeBatch, path_of
@@ -55,7 +56,7 @@ def test_a_file_that_is_there_is_left_alone_and_what_a_killed_process_left_is_re
     assert not write_set(Blobs(), reader, Blobs().load(), silent)
     assert path.stat().st_mtime_ns == before
     path.unlink()
-    (tmp_path / ".blobs.packed.123.partial").write_bytes(b"half of it")
+    (tmp_path / f"{TEMPORARY}x").write_bytes(b"half of it")
     assert write_set(Blobs(), reader, Blobs().load(), silent)
     assert [entry.name for entry in tmp_path.iterdir() if "lock" not in entry.name] == ["blobs.packed"]
 
@@ -107,10 +108,18 @@ def test_the_file_of_samples_that_have_changed_is_refused_and_written_anew(reade
     open_set(Blobs(), reader, data).packed.close()
 
 
+def test_a_damaged_file_is_named_with_the_command_that_makes_it_again(reader: NodeBatch) -> None:
+    path = Path(reader.path)
+    content = path.read_bytes()
+    path.write_bytes(content[:-1])
+    with pytest.raises(ConfigError, match=rf"is no packed file, or cut short; .*{AGAIN}"):
+        open_set(Blobs(), reader, Blobs().load())
+
+
 def test_a_file_with_a_damaged_record_is_written_anew(reader: NodeBatch) -> None:
     path = Path(reader.path)
     whole = path.read_bytes()
-    path.write_bytes(whole[:4100] + b"?" + whole[4101:])
+    path.write_bytes(whole[:100] + b"?" + whole[101:])
     open_set(Blobs(), reader, Blobs().load()).packed.close()  # nothing was read of it yet
     assert write_set(Blobs(), reader, Blobs().load(), silent)
     assert path.read_bytes() == whole
@@ -142,7 +151,9 @@ def test_a_packed_file_of_another_set_or_order_is_not_written_over(
 def test_what_is_no_packed_file_is_not_written_over_and_an_empty_file_is(tmp_path: Path) -> None:
     path = tmp_path / "precious.txt"
     path.write_text("notes")
-    with pytest.raises(ConfigError, match=r"precious\.txt: is no packed file; delete it or take another"):
+    with pytest.raises(
+        ConfigError, match=r"precious\.txt: is no packed file, or cut short; delete it or take another"
+    ):
         write_set(Blobs(), NodeBatch(path=str(path)), Blobs().load(), silent)
     assert path.read_text() == "notes"
     for name, make in (("folder", os.mkdir), ("pipe", os.mkfifo)):

@@ -1,6 +1,6 @@
 """A program for the tests: FOLDER. Three ranks on two nodes, as the launcher bears them, tell what they can.
 
-Prints one JSON object per rank, and what the supervisor sees of it.
+Prints one JSON object per rank.
 """
 
 import ctypes
@@ -21,7 +21,6 @@ from daso_bench.runner.config.cluster import LinkConfig
 from daso_bench.runner.launch import local
 from daso_bench.runner.launch.emulated.namespaces import NodeEntry, enter
 from daso_bench.runner.launch.emulated.nodes import Nodes
-from daso_bench.runner.launch.failures import vitals
 from daso_bench.runner.machine import shared_memory
 from daso_bench.runner.machine.signals import FORKSERVER_VARIABLE, die_with_parent
 from daso_bench.strategies.errors import MachineError
@@ -49,9 +48,6 @@ def main(folder: Path) -> None:
             line.send(offered)
         told = [line.recv() for line in lines[1:]]  # rank 0 serves until both have been there
         told.insert(0, lines[0].recv())
-        for process, row in zip(processes, told, strict=True):
-            assert process.pid is not None
-            row["watched"] = vitals(process.pid) is not None
         for line in lines:
             line.send("go")
         for process in processes:

@@ -3,29 +3,24 @@
 import pytest
 
 from daso_bench.runner.config.cluster import LinkConfig
-from daso_bench.runner.launch.emulated.addresses import (
+from daso_bench.runner.launch.emulated.namespaces import (
     Shape,
     address,
     burst_bytes,
-    fair_lines,
     plan,
     shaping_lines,
-    trial_lines,
     window_bytes,
     wire_bytes_per_s,
 )
 from daso_bench.runner.launch.emulated.nodes import shapes
 
 
-@pytest.mark.parametrize(
-    ("node", "expected"), [(0, "0.1"), (253, "0.254"), (254, "0.255"), (255, "1.0"), (1022, "3.255")]
-)
-def test_addresses_go_on_past_a_byte(node: int, expected: str):
-    assert address(node) == f"10.99.{expected}"
-    assert address(node, shaped=False) == f"10.98.{expected}"
-
-
-def test_no_two_of_the_most_nodes_share_an_address():
+def test_addresses_go_on_past_a_byte_and_no_two_of_the_most_nodes_share_one():
+    expected = {0: "0.1", 253: "0.254", 254: "0.255", 255: "1.0", 1022: "3.255"}
+    assert {node: address(node) for node in expected} == {
+        node: f"10.99.{end}" for node, end in expected.items()
+    }
+    assert address(255, shaped=False) == "10.98.1.0"
     assert len({address(node) for node in range(1023)}) == 1023
 
 
@@ -51,8 +46,8 @@ def test_a_sender_may_have_four_milliseconds_of_the_fastest_link_under_way():
 def test_the_window_bounds_shaped_cards_only():
     routes = [
         line
-        for batch in plan([Shape(5e6), Shape(125e6)], "/proc/1/fd/9")
-        for line in batch.lines
+        for _, _, lines in plan([Shape(5e6), Shape(125e6)], "/proc/1/fd/9")
+        for line in lines
         if line.startswith("route")
     ]
     assert [line.endswith(" window 500000") for line in routes] == [" dev e0 " in line for line in routes]
@@ -67,7 +62,7 @@ def test_payload_rates_are_the_links_efficiency_and_the_nodes_speed():
 
 
 def test_rate_and_latency_are_chained_and_each_end_has_half_the_latency():
-    delay, rate = shaping_lines("e0", Shape(12.5e6, 100.0))
+    delay, rate, *_ = shaping_lines("e0", Shape(12.5e6, 100.0))
     assert delay.startswith("qdisc add dev e0 root handle 1: netem delay 50.000us limit ")
     assert rate.startswith("qdisc add dev e0 parent 1:1 handle 2: tbf rate 101106392bit burst 19840 limit ")
     (delay,) = shaping_lines("e0", Shape(None, 5.0))
@@ -77,76 +72,40 @@ def test_rate_and_latency_are_chained_and_each_end_has_half_the_latency():
 
 def test_the_whole_plan_of_two_nodes_of_which_one_is_shaped():
     batches = plan([Shape(12.5e6), Shape()], "/proc/1/fd/3")
-    assert [(batch.node, batch.program) for batch in batches] == [
-        (None, "ip"),
-        (0, "ip"),
-        (0, "tc"),
-        (0, "tc"),
-        (1, "ip"),
-        (None, "ip"),
-        (None, "tc"),
-        (None, "tc"),
-    ]
-    tbf = "root handle 2: tbf rate 101106392bit burst 19840 limit 268435456"
-    assert batches[0].lines[:4] == (
+    assert [(node, program) for node, program, _ in batches] == [
+        (None, "ip"), (0, "ip"), (0, "tc"), (1, "ip"), (None, "ip"), (None, "tc"),
+    ]  # fmt: skip
+    bridges, node_0, shaping, node_1, ports, outer = [lines for _, _, lines in batches]
+    assert bridges[:4] == [
         "link add b0 type bridge",
         "link set b0 mtu 9000",
         "link set b0 addrgenmode none",
         "link set b0 up",
-    )
-    assert batches[1].lines[:6] == (
+    ]
+    assert node_0[:6] == [
         "link set lo up",
         "link add e0 mtu 9000 type veth peer name n0 mtu 9000 netns /proc/1/fd/3",
         "link set e0 addrgenmode none",
         "address add 10.99.0.1/16 dev e0 noprefixroute",
         "link set e0 up",
         "route add 10.99.0.0/16 dev e0 src 10.99.0.1 congctl reno initcwnd 1000",
-    )
-    assert batches[2].lines == (f"qdisc add dev e0 {tbf}",)
-    assert batches[3].lines == tuple(fair_lines("e0"))
-    assert "link add f0 mtu 9000 type veth peer name m1 mtu 9000 netns /proc/1/fd/3" in batches[4].lines
-    assert batches[5].lines[:6] == (
-        "link set n0 addrgenmode none",
-        "link set n0 master b0",
-        "link set n0 up",
-        "link set m0 addrgenmode none",
-        "link set m0 master b1",
-        "link set m0 up",
-    )
-    assert batches[6].lines == (f"qdisc add dev n0 {tbf}",)
-    assert batches[7].lines == tuple(fair_lines("n0"))
+    ]
+    assert "link add f0 mtu 9000 type veth peer name m1 mtu 9000 netns /proc/1/fd/3" in node_1
+    assert ports[:3] == ["link set n0 addrgenmode none", "link set n0 master b0", "link set n0 up"]
+    assert ports[3:6] == ["link set m0 addrgenmode none", "link set m0 master b1", "link set m0 up"]
+    tbf = "root handle 2: tbf rate 101106392bit burst 19840 limit 268435456"
+    assert (shaping[0], outer[0]) == (f"qdisc add dev e0 {tbf}", f"qdisc add dev n0 {tbf}")
+    assert (shaping, outer) == tuple(shaping_lines(name, Shape(12.5e6)) for name in ("e0", "n0"))
+    quiet, plain = (plan([Shape()], "/proc/1/fd/3", ipv6=ipv6) for ipv6 in (True, False))
+    assert any("addrgenmode" in line for _, _, lines in quiet for line in lines)
+    assert not any("addrgenmode" in line for _, _, lines in plain for line in lines)
 
 
 def test_each_pair_of_low_port_bits_has_a_class_of_its_own_and_no_class_shapes():
-    first, *rest = fair_lines("e0")
+    _, first, *rest = shaping_lines("e0", Shape(12.5e6))
     assert first == "qdisc add dev e0 parent 2:1 handle 3: htb default 1", "in the place of tbf's own queue"
     classes, filters = rest[::2], rest[1::2]
     assert len({line.split()[7] for line in classes}) == 64
     assert [line.split()[7] for line in classes] == [line.split()[-1] for line in filters]
     assert len({line.partition(" u32 ")[2].partition(" flowid ")[0] for line in filters}) == 64
     assert all("rate 100gbit" in line and line.endswith(" quantum 9014") for line in classes)
-
-
-def test_what_is_tried_is_the_first_of_each_kind_and_is_taken_away_again():
-    lines = trial_lines("lo")
-    assert lines[0] == "qdisc add dev lo root handle 3: htb default 1"
-    assert lines[1:3] == fair_lines("lo")[1:3]
-    assert lines[3] == "qdisc del dev lo root"
-
-
-def test_a_kernel_without_turns_gets_plain_queues():
-    lines = [line for batch in plan([Shape(5e6)] * 2, "/proc/1/fd/3", turns=False) for line in batch.lines]
-    assert sum(" tbf rate " in line for line in lines) == 4
-    assert not any("htb" in line for line in lines)
-
-
-def test_a_record_tells_the_classes_in_one_line():
-    told = [line for batch in plan([Shape(5e6)], "/proc/1/fd/3") for line in batch.summary]
-    assert len(told) == 4  # two ends: the queue, and its classes
-    assert "64 classes" in told[1]
-
-
-def test_a_kernel_without_ipv6_is_not_asked_to_keep_it_quiet():
-    quiet, plain = (plan([Shape()], "/proc/1/fd/3", ipv6=ipv6) for ipv6 in (True, False))
-    assert any("addrgenmode" in line for batch in quiet for line in batch.lines)
-    assert not any("addrgenmode" in line for batch in plain for line in batch.lines)

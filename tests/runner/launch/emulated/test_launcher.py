@@ -20,7 +20,6 @@ from daso_bench.datasets.digits import Digits
 from daso_bench.runner.cli.main import main
 from daso_bench.runner.config import load
 from daso_bench.runner.config.cluster import LinkConfig
-from daso_bench.runner.launch import local
 from daso_bench.runner.launch.emulated.nodes import has_netem
 from daso_bench.runner.records.json_lines import read_json, read_records
 from daso_bench.runner.records.run_directory import RunDirectory
@@ -131,33 +130,6 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
         time.sleep(0.02)
 
 
-def test_each_run_of_a_sweep_has_nodes_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert code_of("-m", *WORDS, "launcher.network=kernel", f"results_dir={tmp_path}", "seed=0,1") == 0, (
-        capsys.readouterr()
-    )
-    networks = [read_json(path)["network"] for path in tmp_path.glob("*/*/environment.json")]
-    assert [network["made_by"] for network in networks] == ["kernel", "kernel"]
-    # The holder's process id is in the commands.
-    assert networks[0]["commands"] != networks[1]["commands"]
-
-
-@pytest.mark.parametrize(
-    ("word", "sentence"),
-    [
-        ("cluster.links.nics=2", "cluster.links.nics=2: nodes of the kernel network have one card"),
-        ("cluster.links.intra.rate_gbit=1", "cluster.links.intra: the kernel network shapes links between"),
-    ],
-)
-def test_what_the_kernel_does_not_shape_is_refused_as_a_wrong_request(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], word: str, sentence: str
-):
-    assert code_of(*WORDS, "launcher.network=kernel", f"results_dir={tmp_path}", word) == 2
-    said = capsys.readouterr().err
-    assert sentence in said
-    assert "launcher.network=modelled has it" in said
-    assert not list(tmp_path.iterdir())
-
-
 def test_with_auto_the_ranks_make_links_that_the_kernel_cannot(tmp_path: Path):
     cfg = emulated(ranks=[2, 2], epochs=1, results=tmp_path, launcher={"network": "auto"})
     links = replace(cfg.cluster.links, intra=LinkConfig(rate_gbit=1.0))
@@ -195,17 +167,6 @@ def test_a_machine_without_namespaces_refuses_the_kernel_network_with_the_way_ou
     (sentence,) = [line for line in refused.stderr.splitlines() if line.startswith("daso-bench: ")]
     assert "user.max_user_namespaces is 0" in sentence
     assert "launcher.network=modelled needs none of this" in sentence
-
-
-def test_a_machine_without_namespaces_takes_the_modelled_network_for_auto_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    why = "emulated nodes: user namespaces are forbidden"
-    monkeypatch.setattr(local, "impossible", lambda: why)
-    assert code_of(*WORDS, "launcher.network=auto", f"results_dir={tmp_path}") == 0
-    directory = only_run(tmp_path)
-    assert read_json(directory.environment)["network"] == {"made_by": "ranks", "instead_of_kernel": why}
-    assert {"modelled network", f"no kernel network: {why}"} <= set(directory.status()["labels"])
 
 
 @pytest.mark.parametrize(

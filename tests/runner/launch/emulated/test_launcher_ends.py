@@ -58,12 +58,6 @@ class Look:
             self._act()
 
 
-def test_nothing_is_left_of_a_run_that_finished(tmp_path: Path):
-    with nothing_left() as pids:
-        _, outcome = launch(emulated(max_steps=4, results=tmp_path), on_event=Look(pids))
-        assert outcome.status == "finished", outcome.details
-
-
 def test_nothing_is_left_of_a_run_in_which_a_rank_raised(tmp_path: Path):
     with nothing_left() as pids:
         _, outcome = launch(emulated(model=Raises(rank=1), results=tmp_path), on_event=Look(pids))
@@ -89,7 +83,10 @@ def test_a_run_whose_nodes_lose_their_links_fails_soon_with_the_reason_and_leave
         assert directory.state() == "resumable"
 
 
-def test_nothing_is_left_of_a_run_whose_supervisor_is_killed(tmp_path: Path):
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_nothing_is_left_of_a_run_whose_supervisor_is_killed_or_stopped_by_ctrl_c(
+    tmp_path: Path, number: signal.Signals
+):
     before = networks()
     cfg = emulated(results=tmp_path, **LONG)
     directory = RunDirectory.create(load.to_plain(cfg), tmp_path)
@@ -97,25 +94,16 @@ def test_nothing_is_left_of_a_run_whose_supervisor_is_killed(tmp_path: Path):
         wait_for_checkpoint(directory)
         assert len(members(process.pid)) >= 5  # with its forkserver, its holder and two ranks
         assert networks() == before
-        process.kill()
-        process.wait(10)
+        if number == signal.SIGKILL:
+            process.kill()
+        else:
+            os.killpg(process.pid, number)  # as the terminal does: to all of them
+        assert process.wait(20) == (-number if number == signal.SIGKILL else 130)
         all_gone(lambda: members(process.pid))
     assert networks() == before
-    assert directory.status()["status"] == "failed"
-    assert directory.state() == "resumable"
-
-
-def test_nothing_is_left_of_a_run_that_ctrl_c_stopped(tmp_path: Path):
-    before = networks()
-    cfg = emulated(results=tmp_path, **LONG)
-    directory = RunDirectory.create(load.to_plain(cfg), tmp_path)
-    with supervised(directory) as process:
-        wait_for_checkpoint(directory)
-        os.killpg(process.pid, signal.SIGINT)  # as the terminal does: to all of them
-        assert process.wait(20) == 130
-        all_gone(lambda: members(process.pid))
-    assert networks() == before
-    assert directory.status()["reason"] == "interrupted by SIGINT"
+    assert directory.status()["reason"] == (
+        "supervisor gone" if number == signal.SIGKILL else "interrupted by SIGINT"
+    )
     assert directory.state() == "resumable"
 
 

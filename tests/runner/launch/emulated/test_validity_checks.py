@@ -2,10 +2,8 @@
 
 import dataclasses
 import math
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,9 +20,9 @@ from daso_bench.runner.communication.torch_communicator import TorchCommunicator
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig, LinkConfig, LinksConfig
 from daso_bench.runner.config.launchers import LocalConfig
 from daso_bench.runner.launch.emulated import validity_checks
-from daso_bench.runner.launch.emulated.validity_checks import Cores, LinkCheck, ValidityChecks
+from daso_bench.runner.launch.emulated.validity_checks import Cores, ValidityChecks, off_reason
 from daso_bench.runner.launch.rank_process import Meeting
-from daso_bench.runner.machine.cores import RunQueue, usable_cores
+from daso_bench.runner.machine.cores import RunQueue
 from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 from daso_bench.strategies.errors import MachineError
 from daso_bench.strategies.topology import Group, Topology
@@ -36,28 +34,25 @@ NUMEL = 250_000  # of the model: its gradients take 100 ms on 10 MB/s
 
 def late(share: float, asked_ms: float, floor_ms: float) -> str | None:
     """What is said of sums that last `share` longer than `asked_ms`."""
-    asked_s = asked_ms / 1e3
-    check = LinkCheck(size=256 * KIB, asked_s=asked_s, achieved_s=asked_s * (1 + share))
-    return check.reason(floor_ms / 1e3, sum_s=20 * floor_ms / 1e3)
+    asked_s, floor_s = asked_ms / 1e3, floor_ms / 1e3
+    return off_reason(256 * KIB, asked_s, asked_s * (1 + share), floor_s=floor_s, sum_s=20 * floor_s)
 
 
-@pytest.mark.parametrize("floor_ms", [0.0, 1.0])
-def test_a_long_message_may_be_five_percent_off_and_no_more(floor_ms: float):
-    assert late(0.049, 26, floor_ms) is None
-    assert late(-0.049, 26, floor_ms) is None
-    assert late(0.07, 26, floor_ms) == (
-        "a sum of 262144 bytes takes 27.8 ms over these links, 26 ms were asked for (+7%, at most 5%)"
-    )
-    assert "(-7%, at most 5%)" in (late(-0.07, 26, floor_ms) or "")
-
-
-def test_a_short_message_may_be_off_by_a_twentieth_of_the_sum_of_all_gradients():
-    """Below twenty floors a sum cannot but be off by what any sum takes here."""
-    assert late(0.09, 10, 1) is None
-    assert late(0.11, 10, 1) is not None
-    assert late(-0.09, 10, 1) is None
-    assert late(-0.11, 10, 1) is not None
-    assert late(0.09, 20, 1) is not None, "twenty floors are a long message"
+@pytest.mark.parametrize(
+    ("asked_ms", "floor_ms", "share"),
+    [
+        (26, 0.0, 0.05),
+        (26, 1.0, 0.05),
+        (20, 1.0, 0.05),  # twenty floors are a long message
+        (10, 1.0, 0.1),  # below, it may be off by a twentieth of the sum of all gradients
+    ],
+)
+def test_a_message_may_be_so_much_off_and_no_more(asked_ms: float, floor_ms: float, share: float):
+    for sign in (1, -1):
+        assert late(sign * (share - 0.005), asked_ms, floor_ms) is None
+        assert f"({sign * (share + 0.01):+.0%}, at most 5%)" in (
+            late(sign * (share + 0.01), asked_ms, floor_ms) or ""
+        )
 
 
 @pytest.mark.parametrize(
@@ -207,6 +202,17 @@ def test_the_floor_is_that_of_the_slowest_rank(clock: Any):
         prepared(cluster(), comm)
 
 
+def test_where_it_is_asked_for_an_invalid_run_is_recorded_and_its_resumes_are_invalid_too(clock: Any):
+    invalid = prepared(cluster(), FakeCommunicator(clock, cluster(), floor_ms=6), refuse=False)
+    resumed = prepared(cluster(), FakeCommunicator(clock, cluster()))
+    resumed.load_state_dict(invalid.state_dict(1))
+    for checks in (invalid, resumed):
+        verdict = checks.on_end(100_000 * MS, finished=True)["validity"]
+        assert verdict["valid"] is False
+        (reason,) = verdict["reasons"]
+        assert "any sum takes 6 ms on this machine" in reason
+
+
 def test_a_link_without_a_rate_needs_another_way_out(clock: Any):
     for rate in (None, math.inf):
         hardware = cluster(rate, latency_us=500)
@@ -219,14 +225,6 @@ def test_links_that_take_no_time_are_not_checked(clock: Any):
         comm = FakeCommunicator(clock, hardware, floor_ms=6)
         assert prepared(hardware, comm).on_end(1, finished=True)["validity"]["valid"]
         assert comm.checked == []
-
-
-def test_where_it_is_asked_for_an_invalid_run_is_recorded_not_refused(clock: Any):
-    comm = FakeCommunicator(clock, cluster(), floor_ms=6)
-    verdict = prepared(cluster(), comm, refuse=False).on_end(100_000 * MS, finished=True)["validity"]
-    assert verdict["valid"] is False
-    assert len(verdict["reasons"]) == 1
-    assert "takes 6 ms on this machine" in verdict["reasons"][0]
 
 
 def test_every_size_that_is_sent_has_to_be_right(clock: Any):
@@ -247,18 +245,11 @@ def test_sizes_that_come_up_in_training_are_checked_at_its_end(clock: Any):
     checks = prepared(cluster(), comm)
     comm.checked.clear()
     comm.sent = {4 * NUMEL + 4, 300_000, 301_000}
+    assert checks.on_end(100_000 * MS, finished=False)["validity"]["valid"], "a rank may be gone: none sends"
     verdict = checks.on_end(100_000 * MS, finished=True)["validity"]
     assert set(comm.checked) == {300_000}, "the others are like sizes that have been checked"
     assert verdict["valid"] is False
     assert "a sum of 300000 bytes" in verdict["reasons"][0]
-
-
-def test_ranks_that_did_not_finish_send_nothing_more(clock: Any):
-    """One of them may be gone."""
-    comm = FakeCommunicator(clock, cluster(), off=lambda size: 0.9 if size == 300_000 else 1.0)
-    checks = prepared(cluster(), comm)
-    comm.sent = {300_000}
-    assert checks.on_end(100_000 * MS, finished=False)["validity"]["valid"] is True
 
 
 def padded(real_s: float = 0.05, overruns: int = 0) -> Any:
@@ -315,14 +306,6 @@ def test_attempts_that_a_run_goes_on_from_count_in_its_verdict(clock: Any, tmp_p
     assert again.on_end(10_000 * MS, finished=True)["validity"]["run_queue_share"] == pytest.approx(
         [0.01] * 2
     )
-
-
-def test_what_was_wrong_at_an_earlier_start_stays_wrong(clock: Any):
-    slow = FakeCommunicator(clock, cluster(), floor_ms=6)
-    kept = prepared(cluster(), slow, refuse=False).state_dict(1)
-    resumed = prepared(cluster(), FakeCommunicator(clock, cluster()))
-    resumed.load_state_dict(kept)
-    assert "any sum takes 6 ms" in resumed.on_end(100_000 * MS, finished=True)["validity"]["reasons"][0]
 
 
 @pytest.mark.parametrize(("waited_ms", "valid"), [(1100, False), (900, True)])
@@ -424,14 +407,6 @@ def test_what_a_run_found_stands_in_its_status(tmp_path: Path):
         assert link["achieved_s"] >= link["asked_s"] - 1e-4, "nothing is faster than it was asked for"
 
 
-def test_a_link_too_fast_for_this_machine_is_refused_before_training(tmp_path: Path):
-    directory, outcome = launched(tmp_path, rate_gbit=10, on_invalid="refuse", ranks=[1, 1], epochs=1)
-    assert (outcome.status, outcome.exit_code) == ("failed", 3)
-    assert "this machine cannot emulate the run" in (outcome.reason or "")
-    assert "cluster.links.inter.rate_gbit=" in (outcome.reason or "")
-    assert directory.status()["timing"]["valid"] is False
-
-
 def test_ranks_that_send_other_sizes_than_others_check_the_same(tmp_path: Path):
     """Of a hierarchical sum in several buckets only leaders send between nodes."""
     keys = {"algorithm": "hierarchical", "bucket_mib": 0.01}
@@ -439,18 +414,3 @@ def test_ranks_that_send_other_sizes_than_others_check_the_same(tmp_path: Path):
     _, outcome = launched(tmp_path, rate_gbit=0.01, epochs=1, keys=keys, model=model, stall_s=20)
     assert outcome.status == "finished", outcome.details
     assert len(outcome.summary["validity"]["links"]) >= 2
-
-
-def test_a_busy_machine_makes_a_run_invalid(tmp_path: Path):
-    with ExitStack() as spinning:
-        for _ in range(usable_cores() + 1):
-            child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-            spinning.callback(child.wait)
-            spinning.callback(child.kill)
-        directory, outcome = launched(
-            tmp_path, rate_gbit=0.5, ranks=[1, 1], epochs=20, model=MLP(hidden=[256, 256])
-        )
-    assert outcome.status == "finished", outcome.details
-    timing = directory.status()["timing"]
-    assert timing["valid"] is False
-    assert any("stood ready without a core for" in reason for reason in timing["reasons"]), timing

@@ -1,8 +1,7 @@
-"""A Slurm for every test that asks for one: `cluster(version, **settings)` (tests/fake_slurm)."""
+"""A Slurm for every test that asks for one: `cluster(**settings)` (tests/fake_slurm)."""
 
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +12,24 @@ sys.path.append(str(Path(__file__).parents[3]))  # where the folder fake_slurm l
 from fake_slurm import fake
 from fake_slurm.fake import Cluster
 
+from daso_bench.runner.launch.slurm import queue, slurm_status, submit
+
 
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """Installs a fake Slurm, goes under its environment, and ends all its processes afterwards."""
-    made: list[dict[str, str]] = []
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """Installs a fake Slurm and goes under its environment; nobody waits long."""
+    monkeypatch.setattr(queue, "PAUSE_S", 0.01)
+    monkeypatch.setattr(submit, "KNOWN_S", 0.3)
+    monkeypatch.setattr(slurm_status, "POLL_S", 0.01)
 
-    def make(version: str = "23.11", **settings: Any) -> dict[str, str]:
+    def make(**settings: Any) -> dict[str, str]:
         for name in list(os.environ):
             if name.startswith(("SLURM", "SBATCH", "SRUN", "SQUEUE", "SACCT", "SCANCEL", "SINFO")):
                 monkeypatch.delenv(name)
-        given: dict[str, Any] = {"kill_wait_s": 1} | settings
-        env = fake.install(tmp_path / f"slurm{len(made)}", version, **given)
+        env = fake.install(tmp_path / f"slurm{len(list(tmp_path.glob('slurm*')))}", **settings)
         for name, value in env.items():
             monkeypatch.setenv(name, value)
         monkeypatch.chdir(tmp_path)
-        made.append(env)
         return env
 
-    yield make
-    for env in made:
-        fake.stop(env)
+    return make

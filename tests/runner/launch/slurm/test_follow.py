@@ -11,7 +11,6 @@ from fake_slurm.fake import Cluster
 from rich.console import Console
 from slurm_cases import a_run
 
-from daso_bench.runner.cli.main import main
 from daso_bench.runner.launch.slurm import queue, slurm_status, submit
 from daso_bench.runner.launch.slurm.queue import QueuedJob, SlurmError
 from daso_bench.runner.records import display
@@ -61,7 +60,7 @@ class Play:
 
 
 def told(id: str, state: str, reason: str = "", nodes: str = "") -> QueuedJob:
-    return QueuedJob(id=id, name="daso-bench-1", state=state, reason=reason, time_left_s=60.0, nodes=nodes)
+    return QueuedJob(id=id, state=state, reason=reason, nodes=nodes)
 
 
 @pytest.fixture
@@ -75,8 +74,8 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
     monkeypatch.setattr(slurm_status, "POLL_S", 0.0)
     monkeypatch.setattr(slurm_status, "LATE_S", 0.0)
     monkeypatch.setattr(queue, "in_queue", made.look)
-    monkeypatch.setattr(queue, "shown", made.jobs.get)
-    monkeypatch.setattr(queue, "accounted", lambda _: {})
+    monkeypatch.setattr(queue, "job_of", made.jobs.get)
+    monkeypatch.setattr(queue, "last_accounted", lambda _: None)
     return made
 
 
@@ -139,22 +138,10 @@ def test_each_change_is_told_once_from_waiting_to_the_end(
     assert f"run directory: {run.path}" in shown
 
 
-def test_a_failure_is_shown_with_the_traceback_of_the_rank_that_failed_first(
+def test_failures_of_a_sweep_are_told_with_the_traceback_of_the_rank_that_failed_first(
     play: Play, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The others complain later, of a lost connection."""
-    play.acts = [lambda: play.ends(play.runs[0], "failed", "rank 1: RuntimeError: boom")]
-    code, shown = followed(play.runs[:1], capsys)
-    assert code == 1
-    assert "rank 1: RuntimeError: boom" in shown
-    assert '  File "model.py", line 3, in forward\nRuntimeError: boom\n' in shown
-    assert "Connection closed" not in shown
-    assert "supervisor INFO" not in shown
-
-
-def test_failures_of_a_sweep_are_told_by_name_and_which_can_go_on(
-    play: Play, capsys: pytest.CaptureFixture[str]
-) -> None:
+    """The other ranks complain later, of a lost connection; an older failure explains no time limit."""
     first, second = play.runs
     play.acts = [
         lambda: play.ends(first, "failed", "rank 1: RuntimeError: boom"),
@@ -164,25 +151,19 @@ def test_failures_of_a_sweep_are_told_by_name_and_which_can_go_on(
     assert code == 1
     assert f"{first.run_id}: failed: rank 1: RuntimeError: boom" in shown
     assert f"{second.run_id}: timed_out: time limit of 10 min" in shown
-    assert shown.count("Traceback") == 1  # of the first: an older failure explains no time limit
+    assert shown.count("Traceback") == 1
+    assert '  File "model.py", line 3, in forward\nRuntimeError: boom\n' in shown
+    assert "Connection closed" not in shown
+    assert "supervisor INFO" not in shown
     assert shown.count("go on with: daso-bench resume") == 2
 
 
-def test_a_run_that_met_a_bad_file_cannot_go_on(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_of_which_nothing_else_is_known(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+    """No rank's traceback fits the reason: the last one is shown. A bad file stays bad in a resume."""
     play.acts = [lambda: play.ends(play.runs[0], "failed", "rank 0: BadData: a.jpg: empty")]
-    assert "go on with" not in followed(play.runs[:1], capsys)[1]
-
-
-def test_last_words_are_those_of_the_reason(tmp_path: Path) -> None:
-    assert slurm_status.last_words(tmp_path, "x") == ""
-    (tmp_path / "logs").mkdir()
-    log = tmp_path / "logs" / "supervisor.log"
-    log.write_text("2026-11-28 13:46:01,001 supervisor INFO: {'kind': 'start'}\n")
-    assert slurm_status.last_words(tmp_path, "x") == ""
-    log.write_text(LOG)
-    assert slurm_status.last_words(tmp_path, "rank 1: RuntimeError: boom").endswith("\nRuntimeError: boom")
-    assert slurm_status.last_words(tmp_path, "another").endswith("RuntimeError: Connection closed by peer")
-    assert slurm_status.last_words(tmp_path).startswith("Traceback")
+    _, shown = followed(play.runs[:1], capsys)
+    assert "RuntimeError: Connection closed by peer" in shown
+    assert "go on with" not in shown
 
 
 def test_a_job_that_slurm_requeues_is_followed_on(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
@@ -254,7 +235,7 @@ def test_a_controller_that_does_not_answer_ends_nothing(
         raise SlurmError(["squeue"], "Unable to contact slurm controller")
 
     run = play.runs[0]
-    monkeypatch.setattr(queue, "shown", unreachable)
+    monkeypatch.setattr(queue, "job_of", unreachable)
     look = play.look
 
     def in_queue(ids: list[str]) -> dict[str, QueuedJob]:
@@ -287,36 +268,18 @@ def test_progress_is_said_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(slurm_status.time, "monotonic", lambda: now[0])
     console = Console(record=True, width=200, file=io.StringIO())
-    seen = slurm_status._Shown(console)
-    status: dict[str, Any] = {"status": "running", "progress": {"step": 3, "steps": 9}}
+    shown: dict[str, tuple[str, float]] = {}
     every_s = slurm_status.PROGRESS_EVERY_S
     for now[0], step in ((0.0, 3), (1.0, 4), (every_s + 1, 5), (every_s + 2, 6)):
-        seen("r", status | {"progress": {"step": step, "steps": 9}})
+        status = {"status": "running", "progress": {"step": step, "steps": 9}}
+        slurm_status._show_change(console, "r", status, shown)
     assert console.export_text().splitlines() == ["  r: running", "  r: running  step 5/9"]
-
-
-def test_wait_follows_the_jobs_to_their_ends(
-    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The jobs here run nothing but `false`: whoever waits is told so, and the exit code is not 0."""
-    cluster()
-    monkeypatch.setattr(queue, "PAUSE_S", 0.01)
-    monkeypatch.setattr(slurm_status, "LATE_S", 0.0)
-    monkeypatch.setattr(slurm_status, "POLL_S", 0.1)
-    monkeypatch.setattr(submit, "KNOWN_S", 0.5)
-    words = ["launcher.wait=true", "launcher.python='false #'", "cluster=one_node"]
-    with pytest.raises(SystemExit) as caught:
-        main(["-m", "launcher=slurm", *words, "seed=0,1"])
-    shown = capsys.readouterr().out
-    assert caught.value.code == 1
-    assert "submitted as job 1, 2 runs" in shown
-    assert shown.count("ended before the run recorded its end: FAILED") >= 2
 
 
 def test_a_run_that_is_not_let_in_does_not_spoil_the_others_and_the_code_is_3(
     cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    env = cluster(hold=True, max_submit=1)
+    env = cluster(max_submit=1)
     runs = [a_run(tmp_path / "results", seed=seed, wait=True) for seed in range(2)]
 
     def finish(_: float) -> None:

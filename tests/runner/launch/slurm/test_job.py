@@ -12,12 +12,11 @@ from daso_bench.runner.launch.failures import Rank
 from daso_bench.runner.launch.remote import RemoteProcess
 from daso_bench.runner.launch.slurm import job as module
 from daso_bench.runner.launch.slurm import queue, request
-from daso_bench.runner.launch.slurm.job import Allocation, JobFailedError, SlurmRanks
+from daso_bench.runner.launch.slurm.job import Allocation, SlurmRanks
 from daso_bench.runner.launch.slurm.queue import QueuedJob, SlurmError
-from daso_bench.runner.launch.slurm.request import request_of
+from daso_bench.runner.records.json_lines import write_json
 from daso_bench.runner.records.run_directory import SUPERVISOR_GONE, Outcome, RunDirectory
-from daso_bench.strategies.errors import ConfigError
-from daso_bench.strategies.topology import Topology
+from daso_bench.strategies.errors import ConfigError, MachineError
 
 STOPPED = Outcome(status="cancelled", reason="interrupted by SIGUSR2", exit_code=130)
 FAILED = Outcome(status="failed", reason="rank 1: RuntimeError: boom", exit_code=1, details="Traceback")
@@ -25,8 +24,8 @@ DAY_MIN = 24 * 60
 
 
 def told(state: str = "RUNNING", left_s: float | None = 1800.0, id: str = "7") -> QueuedJob:
-    """What scontrol says of the job."""
-    return QueuedJob(id=id, name="daso-bench-1", state=state, reason="", time_left_s=left_s, nodes="n[1-2]")
+    """What squeue says of the job."""
+    return QueuedJob(id=id, state=state, time_left_s=left_s)
 
 
 class Slurm:
@@ -46,10 +45,9 @@ class Slurm:
 @pytest.fixture
 def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
     made = Slurm()
-    monkeypatch.setattr(queue, "shown", lambda id: made.jobs.get(id))
+    monkeypatch.setattr(queue, "job_of", lambda id: made.jobs.get(id))
     monkeypatch.setattr(queue, "requeue", made.requeue)
-    monkeypatch.setattr(queue, "accounted", lambda _: {})
-    monkeypatch.setattr(queue, "node_states", lambda names: dict.fromkeys(names, "down*"))
+    monkeypatch.setattr(queue, "node_state", lambda name: "down*")
     monkeypatch.setattr(module, "SETTLE_S", 0.0)
     return made
 
@@ -57,7 +55,7 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
 def ranks_of(folder: Path, *, id: str = "7", **keys: Any) -> SlurmRanks:
     run, config = a_run(folder / "results", **keys)
     allocation = Allocation(id=id, name="daso-bench-1", hosts=("n1", "n2"), restarts=0)
-    ranks = SlurmRanks(run, Topology.of(config.cluster.ranks_of_nodes), request_of(config), allocation)
+    ranks = SlurmRanks(run, config, allocation)
     run.begin_attempt(**ranks.about())
     return ranks
 
@@ -106,7 +104,7 @@ REQUEUED, ASKED = "requeued by Slurm", "preempted, or asked"
         ("SIGTERM", 10, "TIMEOUT", 0.0, "queued", "timed_out", "time limit", 1),
         ("SIGTERM", 10, "PREEMPTED", 400.0, "queued", "cancelled", "preempted", 1),
         ("SIGTERM", 10, "RUNNING", 400.0, "queued", "cancelled", f"{ASKED} to stop by SIGTERM", 1),
-        ("SIGTERM", 10, "RUNNING", -3.0, "queued", "timed_out", LIMIT, 1),
+        ("SIGTERM", 10, "RUNNING", 0.0, "queued", "timed_out", LIMIT, 1),
         ("SIGTERM", 10, "RUNNING", math.inf, "queued", "cancelled", ASKED, 1),
         ("SIGTERM", 1, "RUNNING", 27.0, "queued", "cancelled", ASKED, 1),
         ("SIGTERM", 5, "RUNNING", 135.0, "queued", "cancelled", ASKED, 1),
@@ -155,12 +153,6 @@ def test_a_job_out_of_requeues_is_timed_out_and_says_so(slurm: Slurm, tmp_path: 
     )
     assert outcome.exit_code != 0
     assert slurm.requeued == ["7", "7"]
-
-
-def test_without_requeues_the_first_time_limit_is_the_end(slurm: Slurm, tmp_path: Path) -> None:
-    slurm.jobs["7"] = told(left_s=100.0)
-    _, status = concluded(ranks_of(tmp_path, max_requeues=0), STOPPED, "SIGUSR2")
-    assert (status["status"], slurm.requeued) == ("timed_out", [])
 
 
 @pytest.mark.parametrize("refusal", ["Requested operation is presently disabled for job 7", "Timed out"])
@@ -215,18 +207,20 @@ def test_a_run_that_was_cancelled_by_name_does_not_come_back(
 
 
 @pytest.mark.parametrize(
-    ("lost", "again"),
+    ("lost", "by_srun", "again"),
     [
-        ((False, False, True, True), True),
-        ((False, False, False, True), False),  # one rank died: that is its own affair
-        ((True, True, True, True), False),  # all at once: the supervisor itself is cut off
-        ((False, False, False, False), False),
+        ((False, False, True, True), None, True),
+        ((False, False, False, True), None, False),  # one rank died: that is its own affair
+        ((True, True, True, True), None, False),  # all at once: the supervisor itself is cut off
+        ((False, False, False, False), None, False),
+        ((False, False, False, False), "n2", True),
     ],
 )
 def test_a_node_whose_ranks_all_fell_silent_is_a_lost_node(
-    slurm: Slurm, tmp_path: Path, lost: tuple[bool, ...], again: bool
+    slurm: Slurm, tmp_path: Path, lost: tuple[bool, ...], by_srun: str | None, again: bool
 ) -> None:
     ranks = ranks_of(tmp_path)
+    ranks._srun.node_failure = by_srun
     hosts = ("n1", "n1", "n2", "n2")
     ranks._started = [
         started(host, lost=gone, number=rank)
@@ -241,35 +235,12 @@ def test_a_node_whose_ranks_all_fell_silent_is_a_lost_node(
         )
 
 
-def test_a_node_that_srun_reports_as_failed_is_a_lost_node(slurm: Slurm, tmp_path: Path) -> None:
-    ranks = ranks_of(tmp_path)
-    ranks._srun.node_failure = "n2"
-    _, status = concluded(ranks, FAILED)
-    assert status["status"] == "queued"
-    assert status["attempts"][0]["status"] == "failed"
-    assert slurm.requeued == ["7"]
-
-
-def test_unequal_nodes_are_given_to_srun_as_a_host_file(tmp_path: Path) -> None:
-    ranks = ranks_of(tmp_path, ranks=(3, 1))
-    file = Path(ranks._srun._environ["SLURM_HOSTFILE"])
-    assert file.read_text() == "n1\nn1\nn1\nn2\n"
-    assert not [word for word in ranks._srun._command if word.startswith("--nodelist")]
-    equal = ranks_of(tmp_path / "other")
-    assert equal._srun._command[:2] == ["srun", "--nodelist=n1,n2"]
-    assert "SLURM_HOSTFILE" not in equal._srun._environ
-
-
-def test_the_attempt_knows_its_job_and_why_the_one_before_broke_off(
-    slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_attempt_knows_its_job_and_why_the_one_before_broke_off(slurm: Slurm, tmp_path: Path) -> None:
     ranks = ranks_of(tmp_path)
     about = ranks.about()
     assert about["place"] == {"job": "7", "nodes": ["n1", "n2"]}
     assert about["job"] == {"id": "7", "name": "daso-bench-1"}
     assert ranks.about()["gone"] == "the job was requeued by Slurm (lost node, or by hand)"
-    monkeypatch.setattr(queue, "accounted", lambda ids: {ids[0]: [told("NODE_FAIL"), told()]})
-    assert ranks.about()["gone"] == "node_fail; the job was requeued by Slurm"
     ranks.directory.update(attempts=[{"number": 1, "job": "6"}])
     assert ranks.about()["gone"] == SUPERVISOR_GONE  # the attempt before was another job's
 
@@ -326,106 +297,6 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[RunDirectory]:
     return found
 
 
-@pytest.mark.parametrize("status", ["finished", "diverged", "cancelled"])
-def test_a_job_whose_run_is_over_does_nothing(
-    tmp_path: Path, launched: list[RunDirectory], capsys: pytest.CaptureFixture[str], status: str
-) -> None:
-    run, _ = a_run(tmp_path / "results")
-    run.update(status=status)
-    if status == "cancelled":
-        run.cancel_file.touch()
-    module.run_alone(run.path)
-    assert launched == []
-    assert f"nothing to do ({status})" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("state", "runs"), [("PENDING", False), ("RUNNING", False), ("CANCELLED", True), (None, True)]
-)
-def test_a_run_is_left_to_the_job_it_was_given_to_last_while_that_lives(
-    slurm: Slurm, tmp_path: Path, launched: list[RunDirectory], state: str | None, runs: bool
-) -> None:
-    run, _ = a_run(tmp_path / "results")
-    run.update(job={"id": "12_3"})
-    slurm.jobs["12_3"] = None if state is None else told(state, id="12_3")
-    if runs:
-        module.run_alone(run.path)
-    else:
-        with pytest.raises(SystemExit) as caught:
-            module.run_alone(run.path)
-        assert caught.value.code == 0
-    assert len(launched) == runs
-
-
-def test_a_job_runs_its_own_run(tmp_path: Path, launched: list[RunDirectory]) -> None:
-    run, _ = a_run(tmp_path / "results")
-    run.update(job={"id": "7"})
-    module.run_alone(run.path)
-    assert [one.path for one in launched] == [run.path]
-
-
-def test_a_run_directory_that_no_node_sees_is_told(
-    tmp_path: Path, launched: list[RunDirectory], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "APPEAR_S", 0.1)
-    with pytest.raises(JobFailedError, match="not visible on this node; results_dir must be on"):
-        module.run_alone(tmp_path / "nowhere")
-    assert launched == []
-
-
-@pytest.mark.parametrize("attempts", [0, 1])
-def test_changed_code_is_refused_and_the_run_says_why(
-    tmp_path: Path, launched: list[RunDirectory], monkeypatch: pytest.MonkeyPatch, attempts: int
-) -> None:
-    run, _ = a_run(tmp_path / "results")
-    request.record_code(run, request.code_state())
-    for _ in range(attempts):  # one that was lost
-        run.begin_attempt()
-    monkeypatch.setattr(request, "code_hash", lambda _: "0123456789abcdef")
-    with pytest.raises(JobFailedError, match="changed since the run was submitted: code"):
-        module.run_alone(run.path)
-    status = run.status()
-    assert (launched, status["status"], len(status["attempts"])) == ([], "failed", attempts)
-    assert "0123456789ab" in status["reason"]
-
-
-def test_a_run_that_fails_makes_the_job_fail_with_the_traceback(
-    tmp_path: Path, launched: list[RunDirectory], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, _ = a_run(tmp_path / "results")
-    monkeypatch.setattr(module, "run_here", lambda *_, **__: FAILED)
-    run.update(status="failed")
-    with pytest.raises(JobFailedError, match="failed: rank 1: RuntimeError: boom\nTraceback"):
-        module.run_alone(run.path)
-
-
-def test_a_job_that_goes_back_into_the_queue_does_not_fail(
-    tmp_path: Path, launched: list[RunDirectory], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, _ = a_run(tmp_path / "results")
-    monkeypatch.setattr(module, "run_here", lambda *_, **__: STOPPED)
-    module.run_alone(run.path)
-    assert run.status()["status"] == "queued"
-
-
-def test_a_configuration_that_the_changed_code_cannot_read(tmp_path: Path, launched: Any) -> None:
-    run, _ = a_run(tmp_path / "results")
-    text = run.config.read_text()
-    run.config.write_text(text.replace("max_requeues: 3", "max_requeues: 3\n  nosuch: 1"))
-    with pytest.raises(JobFailedError, match="nosuch"):
-        module.run_alone(run.path)
-    assert run.status()["status"] == "failed"
-
-
-def test_a_failure_before_the_signal(slurm: Slurm, tmp_path: Path) -> None:
-    """The rank raised, then Slurm's warning came while the others were being ended."""
-    slurm.jobs["7"] = told(left_s=100.0)
-    ranks = ranks_of(tmp_path)
-    ranks._started = [started("n1", signals=("SIGUSR2",)), started("n2")]
-    _, status = concluded(ranks, replace(FAILED, raised=True))
-    assert (status["status"], slurm.requeued) == ("failed", [])
-
-
 def test_requeues_of_an_earlier_submission_are_not_counted(slurm: Slurm, tmp_path: Path) -> None:
     slurm.jobs["7"] = slurm.jobs["8"] = told(left_s=100.0)
     ranks = ranks_of(tmp_path, max_requeues=1)
@@ -437,17 +308,86 @@ def test_requeues_of_an_earlier_submission_are_not_counted(slurm: Slurm, tmp_pat
     assert concluded(ranks, STOPPED, "SIGUSR2")[1]["status"] == "queued"
 
 
-def test_scancel_in_an_allocation_longer_than_the_key_says(slurm: Slurm, tmp_path: Path) -> None:
-    """launcher.submit=false in salloc --time=2:00:00, timeout_min at its default."""
-    slurm.jobs["7"] = told("COMPLETING", 5400.0)
-    _, status = concluded(ranks_of(tmp_path, submit=False, timeout_min=60), STOPPED, "SIGTERM")
-    assert status["status"] == "cancelled"
+def test_what_a_job_does_with_its_run(
+    tmp_path: Path, launched: list[RunDirectory], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed, status in enumerate(("finished", "diverged", "cancelled")):
+        over, _ = a_run(tmp_path / "results", seed=seed)
+        over.update(status=status)
+        if status == "cancelled":
+            over.cancel_file.touch()
+        assert module.run_alone(over.path) is None
+        assert f"nothing to do ({status})" in capsys.readouterr().out
+    assert launched == []
+    run, _ = a_run(tmp_path / "results", seed=9)
+    assert module.run_alone(run.path) is None
+    assert [directory.path for directory in launched] == [run.path]
 
 
-def test_a_shell_in_an_allocation_is_not_requeued(slurm: Slurm, tmp_path: Path) -> None:
-    slurm.jobs["7"] = told("RUNNING", 100.0)
-    ranks = ranks_of(tmp_path, submit=False, timeout_min=60)
-    ranks._allocation = replace(ranks._allocation, batch=False)
-    _, status = concluded(ranks, STOPPED, "SIGUSR2")
+@pytest.mark.parametrize(
+    ("outcome", "status", "failure"),
+    [
+        (FAILED, "failed", "failed: rank 1: RuntimeError: boom\nTraceback"),
+        (STOPPED, "queued", None),  # it goes on later
+    ],
+)
+def test_a_job_fails_with_its_run(
+    tmp_path: Path,
+    launched: list[RunDirectory],
+    monkeypatch: pytest.MonkeyPatch,
+    outcome: Outcome,
+    status: str,
+    failure: str | None,
+) -> None:
+    run, _ = a_run(tmp_path / "results")
+    run.update(status=status)
+    monkeypatch.setattr(module, "run_here", lambda *_, **__: outcome)
+    assert module.run_alone(run.path) == failure
+
+
+def test_a_job_that_cannot_run_fails_and_its_run_says_why(
+    tmp_path: Path, launched: list[RunDirectory], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unreadable, _ = a_run(tmp_path / "results", seed=1)
+    text = unreadable.config.read_text()
+    unreadable.config.write_text(text.replace("max_requeues: 3", "max_requeues: 3\n  nosuch: 1"))
+    with pytest.raises(ConfigError, match="nosuch"):
+        module.run_alone(unreadable.path)
+    assert unreadable.status()["status"] == "failed"
+    changed, _ = a_run(tmp_path / "results")
+    write_json(changed.path / request.CODE_FILE, request.code_state())
+    changed.begin_attempt()  # one that was lost
+    monkeypatch.setattr(request, "code_hash", lambda _: "0123456789abcdef")
+    with pytest.raises(ConfigError, match=r"changed since the run was submitted: code .* -> 0123456789ab"):
+        module.run_alone(changed.path)
+    status = changed.status()
+    assert (status["status"], len(status["attempts"])) == ("failed", 1)
+    assert "0123456789ab" in status["reason"]
+    monkeypatch.setattr(module, "APPEAR_S", 0.1)
+    with pytest.raises(MachineError, match="not visible on this node; results_dir must be on"):
+        module.run_alone(tmp_path / "nowhere")
+    assert launched == []
+
+
+@pytest.mark.parametrize(
+    ("outcome", "job", "changes", "status"),
+    [
+        # The rank raised, then Slurm's warning came while the others were being ended.
+        (replace(FAILED, raised=True), told(left_s=100.0), {}, "failed"),
+        # launcher.submit=false in salloc --time=2:00:00, timeout_min at its default: scancel.
+        (replace(STOPPED, reason="SIGTERM"), told("COMPLETING", 5400.0), {}, "cancelled"),
+        (STOPPED, told(left_s=100.0), {"batch": False}, "timed_out"),  # a shell cannot begin again
+        (STOPPED, told(left_s=100.0), {"max_requeues": 0}, "timed_out"),
+    ],
+    ids=["raised", "scancel", "shell", "no requeues"],
+)
+def test_what_is_not_requeued(
+    slurm: Slurm, tmp_path: Path, outcome: Outcome, job: QueuedJob, changes: dict[str, Any], status: str
+) -> None:
+    slurm.jobs["7"] = job
+    signal = "SIGTERM" if outcome.reason == "SIGTERM" else "SIGUSR2"
+    ranks = ranks_of(tmp_path, submit=False, timeout_min=60, max_requeues=changes.get("max_requeues", 3))
+    ranks._allocation = replace(ranks._allocation, batch=changes.get("batch", True))
+    ranks._started = [started("n1", signals=(signal,)), started("n2")]
+    assert concluded(ranks, outcome)[1]["status"] == status
     assert slurm.requeued == []
-    assert status["status"] == "timed_out"

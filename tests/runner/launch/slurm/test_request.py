@@ -10,27 +10,23 @@ import pytest
 from fake_slurm.fake import Cluster
 from slurm_cases import config
 
-from daso_bench.runner.launch.slurm.queue import NodeKind
 from daso_bench.runner.launch.slurm.request import JobRequest, for_step, request_of, scrubbed
 from daso_bench.strategies.errors import ConfigError
 
 RECORDED = Path(__file__).parent / "recorded"
 
 
-def kind(cpus: int = 8, gpus: int = 0, count: int = 4) -> NodeKind:
-    return NodeKind(count=count, cpus=cpus, gpus=gpus)
+Kinds = Sequence[tuple[int, int]]  # (CPUs, GPUs) of nodes
 
 
-def asked(
-    nodes: Sequence[NodeKind] | Callable[[str | None], Sequence[NodeKind]] = (), **keys: Any
-) -> JobRequest:
+def asked(nodes: Kinds | Callable[[str | None], Kinds] = (), **keys: Any) -> JobRequest:
     """What such a run asks for in a partition of `nodes`."""
     nodes_of = nodes if callable(nodes) else lambda _: nodes
     return request_of(config(results=Path("/nowhere"), **keys), nodes_of)
 
 
-def auto(nodes: Sequence[NodeKind], ranks: tuple[int, ...], **keys: Any) -> JobRequest:
-    return asked(nodes, ranks=ranks, **({"cpus_per_rank": "auto", "gpus_per_rank": "auto"} | keys))
+def auto(nodes: Kinds, ranks: tuple[int, ...]) -> JobRequest:
+    return asked(nodes, ranks=ranks, cpus_per_rank="auto", gpus_per_rank="auto")
 
 
 def batch_file(request: JobRequest, runs: int = 1) -> str:
@@ -56,62 +52,50 @@ def directives(request: JobRequest, runs: int = 1) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("nodes", "ranks", "cpus", "gpus_per_node"),
     [
-        ([kind(8)], (2, 2), 4, 0),
-        ([kind(8)], (3, 3), 2, 0),  # whole CPUs: two of eight stay free
-        ([kind(8)], (3, 1), 2, 0),  # the fullest node decides
-        ([kind(64, 4)], (4, 4), 16, 4),
-        ([kind(64, 4)], (2, 2), 32, 2),  # a GPU a rank, not all of the node's
-        ([kind(8), kind(16)], (4, 4), 2, 0),  # any of them must do
-        ([kind(2), kind(16)], (4, 4), 4, 0),  # but the small ones cannot be given anyway
-        ([kind(8, 2), kind(32, 4)], (4, 4), 8, 4),  # the nodes of two GPUs cannot be given
+        ([(8, 0)], (3, 3), 2, 0),  # whole CPUs: two of eight stay free
+        ([(64, 4)], (4, 4), 16, 4),
+        ([(64, 4)], (2, 2), 32, 2),  # a GPU a rank, not all of the node's
+        ([(8, 0), (16, 0)], (4, 4), 2, 0),  # any of them must do
+        ([(2, 0), (16, 0)], (4, 4), 4, 0),  # but the small ones cannot be given anyway
+        ([(8, 2), (32, 4)], (4, 4), 8, 4),  # the nodes of two GPUs cannot be given
     ],
 )
 def test_auto_takes_what_the_nodes_of_the_partition_have(
-    nodes: list[NodeKind], ranks: tuple[int, ...], cpus: int, gpus_per_node: int
+    nodes: Kinds, ranks: tuple[int, ...], cpus: int, gpus_per_node: int
 ) -> None:
     request = auto(nodes, ranks)
     assert (request.cpus_per_task, request.gpus_per_node) == (cpus, gpus_per_node)
-    assert (request.tasks, request.tasks_per_node) == (sum(ranks), max(ranks))
+    assert (request.nodes, request.tasks_per_node) == (2, ranks[0])
 
 
 @pytest.mark.parametrize(
     ("nodes", "ranks", "message"),
     [
         ([], (2, 2), r"launcher.partition=None: Slurm knows no nodes of it"),
-        ([kind(2)], (4, 4), r"cluster.ranks_per_node=4: the partition's nodes have at most 2 CPUs"),
-        ([kind(8, 2)], (4, 4), r"cluster.ranks_per_node=4: .* have 2 GPUs; use launcher.gpus_per_rank=0"),
-        ([kind(8, 2), kind(8)], (2, 2), r"launcher.gpus_per_rank=auto: some nodes .* use 1 or 0"),
+        ([(2, 0)], (4, 4), r"cluster.ranks_per_node=4: the partition's nodes have at most 2 CPUs"),
+        ([(8, 2)], (4, 4), r"cluster.ranks_per_node=4: .* have 2 GPUs; use launcher.gpus_per_rank=0"),
+        ([(8, 2), (8, 0)], (2, 2), r"launcher.gpus_per_rank=auto: some nodes .* use 1 or 0"),
+        ([(8, 0)], (3, 1), r"cluster.ranks_per_node=\[3, 1\]: slurm starts as many on every node"),
     ],
 )
-def test_auto_refuses_what_the_nodes_cannot_give(
-    nodes: list[NodeKind], ranks: tuple[int, ...], message: str
-) -> None:
+def test_auto_refuses_what_the_nodes_cannot_give(nodes: Kinds, ranks: tuple[int, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         auto(nodes, ranks)
 
 
-def test_slurm_is_asked_for_the_partition_only_where_a_key_says_auto() -> None:
-    def nodes_of(partition: str | None) -> list[NodeKind]:
-        seen.append(partition)
-        return [kind(8, 2)]
+def test_slurm_is_asked_for_the_partition_only_where_a_key_says_auto(cluster: Cluster) -> None:
+    def nodes_of(partition: str | None) -> Kinds:
+        partitions.append(partition)
+        return [(8, 2)]
 
-    seen: list[str | None] = []
+    partitions: list[str | None] = []
     assert asked(nodes_of, cpus_per_rank=3, gpus_per_rank=1).cpus_per_task == 3
-    assert seen == []
+    assert partitions == []
     half = asked(nodes_of, cpus_per_rank=3, gpus_per_rank="auto", partition="gpu")
-    assert (half.cpus_per_task, half.gpus_per_node, seen) == (3, 2, ["gpu"])
-    other = asked(nodes_of, cpus_per_rank="auto", gpus_per_rank=0)
-    assert (other.cpus_per_task, other.gpus_per_node, seen) == (4, 0, ["gpu", None])
-
-
-def test_the_partition_is_read_from_slurm(cluster: Cluster) -> None:
+    assert (half.cpus_per_task, half.gpus_per_node, partitions) == (3, 2, ["gpu"])
     cluster(cpus=8, gpus=2)
-    given = config(results=Path("/nowhere"), cpus_per_rank="auto", gpus_per_rank="auto")
-    request = request_of(given)
-    assert (request.cpus_per_task, request.gpus_per_node) == (4, 2)
-    nowhere = config(results=Path("/nowhere"), cpus_per_rank="auto", partition="nosuch")
-    with pytest.raises(ConfigError, match=r"launcher.partition=nosuch: Slurm knows no nodes of it"):
-        request_of(nowhere)
+    real = request_of(config(results=Path("/nowhere"), cpus_per_rank="auto", gpus_per_rank="auto"))
+    assert (real.cpus_per_task, real.gpus_per_node) == (4, 2)
 
 
 RECORDINGS: dict[str, dict[str, Any]] = {
@@ -132,36 +116,11 @@ def test_the_batch_file_is_the_recorded_one(name: str) -> None:
     assert made == (RECORDED / f"batch_{name}.sh").read_text()
 
 
-def test_a_request_for_cpus_alone_writes_nothing_else() -> None:
-    assert directives(asked()) == {
-        "cpus-per-task": "1",
-        "job-name": "daso-bench-1",
-        "nodes": "2",
-        "ntasks-per-node": "2",
-        "open-mode": "append",
-        "output": "/study/.slurm/daso-bench-1/%j_0_log.out",
-        "requeue": "",
-        "signal": "USR2@120",
-        "time": "10",
-    }
-
-
-@pytest.mark.parametrize("spelling", [30, "30", "30:00", "00:30:00"])
-def test_the_limit_is_written_the_same_however_it_was_spelled(spelling: int | str) -> None:
-    request = asked(timeout_min=spelling)
-    assert directives(request)["time"] == "30"
-    assert "time limit 30 min (--time=00:30:00)" in request.describe()[1]
-
-
-@pytest.mark.parametrize(("spelling", "time"), [("1-00:00:00", "1440"), ("2-12", "3600")])
-def test_a_limit_of_days_is_written_in_minutes(spelling: str, time: str) -> None:
-    assert directives(asked(timeout_min=spelling))["time"] == time
-
-
 @pytest.mark.parametrize(
     ("keys", "line"),
     [
         ({"max_requeues": 3}, "requeue"),
+        ({"timeout_min": "2-12"}, "time=3600"),
         ({"max_requeues": 0}, "no-requeue"),
         ({"timeout_min": 1}, "signal=USR2@15"),
         ({"grace_s": 40}, "signal=USR2@40"),
@@ -197,43 +156,21 @@ def test_people_are_told_what_is_asked_for() -> None:
         "time limit 1 d 12 h (--time=1-12:00:00), warned 30 s before, then requeued up to 0 times",
         "also: --distribution=block:block --contiguous",
     ]
-    assert asked(ranks=(2,)).describe() == [
+    assert asked(ranks=(2,), timeout_min="10:00").describe() == [
         "1 node x 2 tasks, 1 CPU a task, no GPUs a node, partition (default)",
         "time limit 10 min (--time=00:10:00), warned 120 s before, then requeued up to 3 times",
     ]
-    assert "2 nodes x 3 tasks (used: 3 + 1)" in asked(ranks=(3, 1)).describe()[0]
 
 
 def test_the_step_says_again_what_the_job_has() -> None:
-    """Since 22.05 a step inherits no --cpus-per-task, and one core would be left."""
-    request = asked(cpus_per_rank=8)
-    assert request.srun() == [
-        "srun", "--nodes=2", "--ntasks=4", "--cpus-per-task=8", "--kill-on-bad-exit=0", "--wait=0",
-        "--unbuffered", "--input=none", "--ntasks-per-node=2", "--distribution=block",
+    """Since 22.05 a step inherits no --cpus-per-task. Each task sees all GPUs of its node."""
+    words = [
+        "srun", "--nodes=2", "--ntasks=8", "--ntasks-per-node=4", "--cpus-per-task=8", "--distribution=block",
+        "--kill-on-bad-exit=0", "--wait=0", "--unbuffered", "--input=none",
     ]  # fmt: skip
-    assert directives(request)["cpus-per-task"] == "8"
-
-
-def test_every_task_of_the_step_sees_all_gpus_of_its_node() -> None:
-    assert "--gpus-per-node=4" in asked(ranks=(4, 4), gpus_per_rank=1).srun()
-    assert not [word for word in asked().srun() if "gpu" in word]
-
-
-def test_options_of_srun_come_last() -> None:
-    assert asked(srun={"mpi": "none", "exact": ""}).srun()[-2:] == ["--mpi=none", "--exact"]
-
-
-def test_unequal_nodes_are_laid_out_by_a_host_file() -> None:
-    request = asked(ranks=(3, 1))
-    assert request.ragged
-    assert request.host_file(["n1", "n7"]) == "n1\nn1\nn1\nn7\n"
-    words = request.srun()
-    assert {"--nodes=2", "--ntasks=4", "--distribution=arbitrary"} <= set(words)
-    assert not [word for word in words if word.startswith("--ntasks-per-node")]
-    assert directives(request)["ntasks-per-node"] == "3"
-    assert not asked(ranks=(2, 2)).ragged
-    with pytest.raises(ValueError, match="zip"):
-        request.host_file(["n1"])
+    assert asked(ranks=(4, 4), cpus_per_rank=8).srun() == words
+    gpus = asked(ranks=(4, 4), cpus_per_rank=8, gpus_per_rank=1, srun={"mpi": "none", "exact": ""})
+    assert gpus.srun() == [*words, "--gpus-per-node=4", "--mpi=none", "--exact"]
 
 
 HOME = {"PATH": "/bin", "HOME": "/home/me", "HYDRA_FULL_ERROR": "1", "OMP_NUM_THREADS": "4"}
@@ -278,10 +215,7 @@ def test_a_default_that_the_batch_file_sets_itself_does_not_override_it() -> Non
 )
 def test_a_default_that_would_break_the_launcher_never_arrives(name: str) -> None:
     assert scrubbed({f"SBATCH_{name}": "x"}) == {}
-
-
-def test_gpus_that_were_hidden_by_hand_stay_hidden() -> None:
-    assert scrubbed({"CUDA_VISIBLE_DEVICES": "1"}) == {"CUDA_VISIBLE_DEVICES": "1"}
+    assert scrubbed({"CUDA_VISIBLE_DEVICES": "1"}) == {"CUDA_VISIBLE_DEVICES": "1"}, "hidden by hand"
 
 
 def test_a_step_inherits_its_job_but_no_layout_or_binding() -> None:

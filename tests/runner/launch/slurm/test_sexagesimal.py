@@ -30,28 +30,18 @@ def test_the_file_the_line_the_key_and_the_remedy_are_told(tmp_path: Path, text:
         refuse_sexagesimal(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        'timeout_min: "30:00"\n',
-        "timeout_min: '12:30:00'\n",
-        "timeout_min: 1-00:00:00\n",
-        "timeout_min: 1800\n",
-        "address: host:22\nratio: 08:00\n",
-        "when: 2026-11-28 13:15:31\n",
-    ],
-)
-def test_quoted_text_and_all_else_is_let_through(tmp_path: Path, text: str) -> None:
-    (tmp_path / "mine.yaml").write_text(text)
-    refuse_sexagesimal(tmp_path)
-
-
-def test_what_is_no_text_or_no_yaml_file_is_left_alone(tmp_path: Path) -> None:
+def test_quoted_text_and_all_else_is_let_through(tmp_path: Path) -> None:
+    texts = (
+        'a: "30:00"\nb: 1-00:00:00\nc: 1800\nd: host:22\ne: 08:00\nf: 2026-11-28 13:15:31\ng: !!str 30:00\n',
+        "base: &base {a: 1}\nother: *base\ncircle: &c [*c]\n",
+        "",
+        "not: [yaml\n",
+        "a: ${b}\n",
+    )
+    for number, text in enumerate(texts):
+        (tmp_path / f"mine{number}.yaml").write_text(text)
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00a: 30:00")
     (tmp_path / "notes.txt").write_text("a: 30:00")
     refuse_sexagesimal(tmp_path)
     refuse_sexagesimal(tmp_path / "absent")
-
-
-def test_the_configuration_that_ships_has_no_such_number() -> None:
-    refuse_sexagesimal(Path(__file__).parents[4] / "conf")
+    refuse_sexagesimal(Path(__file__).parents[4] / "conf")  # what ships

@@ -1,16 +1,14 @@
 """What is told of a run whose job is in the queue, runs, or is gone: status.json and Slurm side by side."""
 
 import socket
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_slurm import fake
 from fake_slurm.fake import Cluster
-from slurm_cases import a_run
+from slurm_cases import a_run, code_of
 
-from daso_bench.runner.cli.main import main
 from daso_bench.runner.launch.slurm import queue, slurm_status, submit
 from daso_bench.runner.launch.slurm.queue import QueuedJob, SlurmError
 from daso_bench.runner.records.run_directory import SUPERVISOR_GONE, RunDirectory
@@ -20,9 +18,7 @@ ELSEWHERE = {"host": "n1", "status": "running", "nodes": ["n1", "n2"]}
 
 
 def job(state: str, reason: str = "", *, nodes: str = "", left_s: float | None = None) -> QueuedJob:
-    return QueuedJob(
-        id="7_1", name="daso-bench-1", state=state, reason=reason, time_left_s=left_s, nodes=nodes
-    )
+    return QueuedJob(id="7_1", state=state, reason=reason, time_left_s=left_s, nodes=nodes)
 
 
 def status(word: str, reason: str | None = None, *attempts: dict[str, Any]) -> dict[str, Any]:
@@ -32,20 +28,18 @@ def status(word: str, reason: str | None = None, *attempts: dict[str, Any]) -> d
 @pytest.fixture
 def silent(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A controller and an accounting that know what a test puts in here: a job, or an error."""
-    known: dict[str, Any] = {"shown": None, "accounted": None}
+    known: dict[str, Any] = {"job_of": None, "last_accounted": None}
 
-    def shown(_: str) -> QueuedJob | None:
-        if isinstance(known["shown"], Exception):
-            raise known["shown"]
-        return known["shown"]
+    def answer(name: str) -> Any:
+        def query(_: str) -> QueuedJob | None:
+            if isinstance(known[name], Exception):
+                raise known[name]
+            return known[name]
 
-    def accounted(ids: list[str]) -> dict[str, list[QueuedJob]]:
-        if isinstance(known["accounted"], Exception):
-            raise known["accounted"]
-        return {} if known["accounted"] is None else {ids[0]: known["accounted"]}
+        return query
 
-    monkeypatch.setattr(queue, "shown", shown)
-    monkeypatch.setattr(queue, "accounted", accounted)
+    for name in known:
+        monkeypatch.setattr(queue, name, answer(name))
     return known
 
 
@@ -85,7 +79,7 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_the_queue_adds_what_the_run_cannot_know(
     given: dict[str, Any], in_queue: QueuedJob | None, word: str, reason: str | None, silent: dict[str, Any]
 ) -> None:
-    silent["shown"] = SlurmError(["scontrol"], "must not be asked")
+    silent["job_of"] = SlurmError(["scontrol"], "must not be asked")
     told = slurm_status.with_queue(given, in_queue)
     assert (told["status"], told["reason"]) == (word, reason)
 
@@ -108,14 +102,14 @@ def test_nodes_time_left_and_reason_are_those_of_the_queue() -> None:
         (job("NODE_FAIL"), None, "failed", "job 7_1 ended before the run recorded its end: node_fail"),
         (job("TIMEOUT"), None, "timed_out", "job 7_1 ended before the run recorded its end: time limit"),
         (job("COMPLETED"), None, "failed", "job 7_1 ended before the run recorded its end: COMPLETED"),
-        (None, [job("NODE_FAIL"), job("OUT_OF_MEMORY")], "failed", "recorded its end: out_of_memory"),
-        (None, [job("CANCELLED by 0")], "cancelled", "recorded its end: CANCELLED by 0"),
+        (None, job("OUT_OF_MEMORY"), "failed", "recorded its end: out_of_memory"),
+        (None, job("CANCELLED by 0"), "cancelled", "recorded its end: CANCELLED by 0"),
     ],
 )
 def test_a_run_whose_job_is_gone_ends_as_slurm_says(
     given: dict[str, Any], silent: dict[str, Any], shown: Any, accounted: Any, word: str, how: str
 ) -> None:
-    silent.update(shown=shown, accounted=accounted)
+    silent.update(job_of=shown, last_accounted=accounted)
     told = slurm_status.with_queue(given, None)
     assert told["status"] == word
     assert how in told["reason"]
@@ -123,14 +117,14 @@ def test_a_run_whose_job_is_gone_ends_as_slurm_says(
 
 @pytest.mark.parametrize("found", [job("PENDING"), job("RUNNING")])
 def test_a_job_that_the_second_look_finds_alive_is_not_gone(found: QueuedJob, silent: dict[str, Any]) -> None:
-    silent["shown"] = found
+    silent["job_of"] = found
     assert slurm_status.with_queue(status("queued"), None)["status"] == "queued"
 
 
 @pytest.mark.parametrize("word", ["queued", "running"])
 def test_no_answer_from_slurm_is_no_end_of_a_run(word: str, silent: dict[str, Any]) -> None:
     """A controller that is restarted must not look as if all jobs had failed."""
-    silent["shown"] = SlurmError(["scontrol"], "Unable to contact slurm controller")
+    silent["job_of"] = SlurmError(["scontrol"], "Unable to contact slurm controller")
     told = slurm_status.with_queue(status(word, None, ELSEWHERE), None)
     assert told["status"] == word
     assert told["reason"] == "job 7_1: scontrol: Unable to contact slurm controller"
@@ -139,7 +133,7 @@ def test_no_answer_from_slurm_is_no_end_of_a_run(word: str, silent: dict[str, An
 
 
 def test_of_a_run_that_runs_here_or_in_no_batch_system_slurm_is_not_asked(silent: dict[str, Any]) -> None:
-    silent["shown"] = SlurmError(["scontrol"], "must not be asked")
+    silent["job_of"] = SlurmError(["scontrol"], "must not be asked")
     here = status("running", None, {"host": socket.gethostname(), "status": "running"})
     for given in (here, {"status": "queued", "reason": None, "attempts": []}):
         assert slurm_status.with_queue(given, None) == given
@@ -179,13 +173,6 @@ def test_a_last_word_that_never_comes_is_given_up(tmp_path: Path, monkeypatch: p
     assert slurm_status.settle(run)["status"] == "queued"
 
 
-def code_of(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as caught:
-        main(arguments)
-    assert isinstance(caught.value.code, int)
-    return caught.value.code
-
-
 def submitted(count: int, folder: Path, **keys: Any) -> list[RunDirectory]:
     runs = [a_run(folder / "results", seed=seed, **keys) for seed in range(count)]
     assert submit.submit(runs, lambda _: None).refused == {}
@@ -198,132 +185,92 @@ def rows(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
     return {line.split()[0].rpartition("/")[2]: line for line in lines}
 
 
-def test_status_shows_job_nodes_time_left_and_why_a_run_waits(
-    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    env = cluster(hold=True)
-    first, second = submitted(2, tmp_path, array_parallelism=1, python="sleep 60 #")
-    assert code_of("status", "results") == 0
-    for line in rows(capsys).values():
-        assert "waits: Priority" in line
-    fake.release(env)
-    assert code_of("status", str(tmp_path / "results" / "runs")) == 0
-    found = rows(capsys)
-    assert "1_0" in found[first.run_id]
-    assert "n[1-2]" in found[first.run_id]
-    assert " 9 min 5" in found[first.run_id]  # of ten
-    assert "1_1" in found[second.run_id]
-    assert "waits: JobArrayTaskLimit" in found[second.run_id]
-
-
-def test_status_works_where_there_is_no_slurm(
+def test_status_shows_job_nodes_time_left_and_why_a_run_waits_and_works_without_slurm(
     cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a laptop that sees the results folder; the run may well be waiting still."""
-    cluster(hold=True)
-    (run,) = submitted(1, tmp_path)
-    monkeypatch.setenv("PATH", str(tmp_path))
+    env = cluster()
+    first, second = submitted(2, tmp_path)
+    fake.set_job(env, "1_0", state="RUNNING", nodes="n[1-2]", left="9:57")
     assert code_of("status", "results") == 0
-    line = rows(capsys)[run.run_id]
+    lines = rows(capsys)
+    assert "1_0" in lines[first.run_id]
+    assert "n[1-2]" in lines[first.run_id]
+    assert " 9 min 57" in lines[first.run_id]
+    assert "1_1" in lines[second.run_id]
+    assert "waits: Priority" in lines[second.run_id]
+    monkeypatch.setenv("PATH", str(tmp_path))  # on a laptop that sees the results folder
+    assert code_of("status", "results") == 0
+    line = rows(capsys)[second.run_id]
     assert line.split()[1] == "queued"
     assert "command not found; is this a machine with Slurm?" in line
     assert "gone" not in line
 
 
 @pytest.mark.parametrize(
-    ("accounting", "forgotten", "word", "how"),
+    ("settings", "word", "how"),
     [
-        (True, False, "cancelled", "job 1 ended before the run recorded its end: CANCELLED"),
-        (True, True, "cancelled", "recorded its end: CANCELLED by"),
-        (False, True, "failed", "Slurm does not know how it ended"),
+        ({}, "cancelled", "job 1 ended before the run recorded its end: CANCELLED"),
+        ({"forgets": True}, "cancelled", "recorded its end: CANCELLED by"),
+        ({"forgets": True, "accounting": False}, "failed", "Slurm does not know how it ended"),
     ],
 )
 def test_status_tells_how_a_job_ended_that_said_nothing(
     cluster: Cluster,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    accounting: bool,
-    forgotten: bool,
+    settings: dict[str, Any],
     word: str,
     how: str,
 ) -> None:
-    env = cluster(hold=True, accounting=accounting)
+    cluster(**settings)
     (run,) = submitted(1, tmp_path)
     queue.cancel(["1"])
-    if forgotten:  # by the controller
-        fake.change(env, min_job_age_s=0.0)
     assert code_of("status", "results") == 0
     line = rows(capsys)[run.run_id]
     assert (line.split()[1], how in line) == (word, True)
 
 
-def test_a_waiting_run_is_cancelled_for_good(
-    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    env = cluster(hold=True)
-    first, second = submitted(2, tmp_path)
-    assert code_of("cancel", str(first.path)) == 0
-    assert capsys.readouterr().out == f"{first.run_id}: taken out of the queue (job 1_0)\n"
-    found = first.status()
-    assert (found["status"], found["reason"]) == ("cancelled", "by daso-bench cancel")
-    assert [one["state"] for one in fake.jobs(env).values()] == ["CANCELLED", "PENDING"]
-    assert second.status()["status"] == "queued"
-    assert code_of("cancel", str(first.path)) == 0
-    assert capsys.readouterr().out == f"{first.run_id}: is cancelled already\n"
-    assert first.cancel_file.exists()
-
-
-def test_a_running_run_is_told_to_end_and_its_supervisor_has_the_last_word(
+def test_waiting_and_running_runs_are_cancelled_for_good(
     cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     env = cluster()
-    (run,) = submitted(1, tmp_path, python="sleep 60 #")
-    fake.wait(env, "RUNNING")
-    with run.lock():
-        run.begin_attempt()
-        assert code_of("cancel", "results") == 0
-        assert run.status()["status"] == "running"
-    assert capsys.readouterr().out == f"{run.run_id}: job 1 is asked to end\n"
-    assert run.cancel_file.exists()
-    assert fake.wait(env)["1"]["state"] == "CANCELLED"
+    waiting, running, other = submitted(3, tmp_path)
+    assert code_of("cancel", str(waiting.path)) == 0
+    assert capsys.readouterr().out == f"{waiting.run_id}: taken out of the queue (job 1_0)\n"
+    status = waiting.status()
+    assert (status["status"], status["reason"]) == ("cancelled", "by daso-bench cancel")
+    assert code_of("cancel", str(waiting.path)) == 0
+    assert capsys.readouterr().out == f"{waiting.run_id}: is cancelled already\n"
+    assert waiting.cancel_file.exists()
+    fake.set_job(env, "1_1", state="RUNNING")
+    with running.lock():  # its supervisor has the last word
+        running.begin_attempt()
+        assert code_of("cancel", str(running.path)) == 0
+        assert running.status()["status"] == "running"
+    assert capsys.readouterr().out == f"{running.run_id}: job 1_1 is asked to end\n"
+    assert running.cancel_file.exists()
+    assert [job["state"] for job in fake.jobs(env).values()] == ["CANCELLED", "CANCELLED", "PENDING"]
+    assert other.status()["status"] == "queued"
 
 
-def test_a_run_that_slurm_has_put_back_is_cancelled_although_it_ended_before(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    """Its last attempt says "cancelled", and its job waits in the queue again."""
-    env = cluster(hold=True)
-    (run,) = submitted(1, tmp_path)
-    run.update(status="cancelled", reason="by scancel")
-    assert slurm_status.cancel(run) == "taken out of the queue (job 1)"
-    assert fake.jobs(env)["1"]["state"] == "CANCELLED"
-    assert run.cancel_file.exists()
-
-
-@pytest.mark.parametrize("word", ["finished", "diverged", "failed", "timed_out"])
-def test_a_run_that_is_over_keeps_its_word(cluster: Cluster, tmp_path: Path, word: str) -> None:
-    cluster(hold=True)
-    (run,) = submitted(1, tmp_path)
-    queue.cancel(["1"])
-    run.update(status=word, reason="its own")
-    assert slurm_status.cancel(run) == f"is {word} already"
-    assert (run.status()["status"], run.status()["reason"]) == (word, "its own")
-
-
-def test_a_run_that_never_got_a_job_is_cancelled(tmp_path: Path) -> None:
-    run, _ = a_run(tmp_path / "results")
-    assert slurm_status.cancel(run) == "cancelled"
-    assert run.status()["status"] == "cancelled"
-
-
-def test_a_cancel_that_slurm_does_not_hear_is_told(
+def test_what_cancel_does_follows_from_the_queue_and_the_last_word(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster(hold=True)
-    (run,) = submitted(1, tmp_path)
+    env = cluster()
+    back, over = submitted(2, tmp_path)
+    back.update(status="cancelled", reason="by scancel")  # and Slurm has put its job back
+    assert slurm_status.cancel(back) == "taken out of the queue (job 1_0)"
+    assert fake.jobs(env)["1_0"]["state"] == "CANCELLED"
+    queue.cancel(["1_1"])
+    for word in ("finished", "diverged", "failed", "timed_out"):
+        over.update(status=word, reason="its own")
+        assert slurm_status.cancel(over) == f"is {word} already"
+        assert (over.status()["status"], over.status()["reason"]) == (word, "its own")
+    jobless, _ = a_run(tmp_path / "jobless")
+    assert slurm_status.cancel(jobless) == "cancelled"
+    assert jobless.status()["status"] == "cancelled"
+    (unheard,) = submitted(1, tmp_path / "unheard")
     monkeypatch.setenv("PATH", str(tmp_path))
-    began = time.monotonic()
     with pytest.raises(MachineError, match="scancel: command not found"):
-        slurm_status.cancel(run)
-    assert time.monotonic() - began < 10
-    assert run.status()["status"] == "queued"
+        slurm_status.cancel(unheard)
+    assert unheard.status()["status"] == "queued"

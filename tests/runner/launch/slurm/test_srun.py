@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from daso_bench.runner.launch.slurm import srun as module
-from daso_bench.runner.launch.slurm.srun import Srun, exit_code_of
+from daso_bench.runner.launch.slurm import job as module
+from daso_bench.runner.launch.slurm.job import Srun
 from daso_bench.strategies.errors import MachineError
 
 
@@ -35,6 +35,7 @@ def after(text: str, folder: Path, code: int = 0) -> Srun:
         ("srun: error: n1: task 1: something new", {1: 1}),
         ("srun: error: Unable to create step for job 7: Job/step already completing or completed", {}),
         ("n2: task 3: Killed", {}),  # a rank's own output is no word of srun's
+        ("srun: error: n1: task 1: Bus error (core dumped)", {1: -7}),
         ("", {}),
     ],
 )
@@ -61,20 +62,6 @@ def test_lines_of_several_nodes_are_all_heeded_and_kept(tmp_path: Path) -> None:
     assert rest == text
 
 
-def test_an_end_is_told_with_the_last_words(tmp_path: Path) -> None:
-    many = "".join(f"line {number}\n" for number in range(9))
-    said = "; ".join(f"line {number}" for number in range(3, 9))
-    assert after(many, tmp_path, 4).ended() == f"srun ended with exit code 4: {said}"
-    assert after("", tmp_path, 1).ended() == "srun ended with exit code 1: it wrote nothing"
-
-
-def test_words_that_are_no_text_do_no_harm(tmp_path: Path) -> None:
-    srun = Srun(["printf", r"\377\nsrun: error: n1: task 0: Killed\n"], os.environ, tmp_path / "srun.log")
-    srun.begin()
-    srun.stop()
-    assert srun.fate(0) == -9
-
-
 def test_a_running_srun_has_not_ended_and_is_stopped_by_force_at_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,28 +84,17 @@ def test_a_running_srun_has_not_ended_and_is_stopped_by_force_at_last(
     assert srun.ended() == f"srun ended with exit code {-signal.SIGKILL}: ready"
 
 
-def test_a_step_that_ends_by_itself_is_not_disturbed(tmp_path: Path) -> None:
-    srun = Srun(["sh", "-c", "sleep 0.3; echo done"], os.environ, tmp_path / "srun.log")
-    srun.begin()
-    srun.stop()
-    assert srun.ended() == "srun ended with exit code 0: done"
-
-
-def test_before_the_start_nothing_has_ended_and_nothing_is_stopped(tmp_path: Path) -> None:
-    srun = Srun(["srun"], os.environ, tmp_path / "srun.log")
-    assert srun.ended() is None
-    assert srun.fate(0) is None
-    srun.stop()
-    assert not (tmp_path / "srun.log").exists()
-
-
-def test_a_machine_without_srun_is_told(tmp_path: Path) -> None:
+def test_the_end_of_srun_is_told_with_its_last_words(tmp_path: Path) -> None:
+    many = "".join(f"line {number}\n" for number in range(9))
+    last = "; ".join(f"line {number}" for number in range(3, 9))
+    assert after(many, tmp_path, 4).ended() == f"srun ended with exit code 4: {last}"
+    assert after("", tmp_path, 1).ended() == "srun ended with exit code 1: it wrote nothing"
+    odd = Srun(["printf", r"\377\nsrun: error: n1: task 0: Killed\n"], os.environ, tmp_path / "srun.log")
+    odd.begin()
+    odd.stop()
+    assert odd.fate(0) == -9, "words that are no text do no harm"
+    never = Srun([str(tmp_path / "nosuch")], os.environ, tmp_path / "never.log")
+    never.stop()
+    assert never.ended() is None
     with pytest.raises(MachineError, match=r"srun cannot be started: .*nosuch"):
-        Srun([str(tmp_path / "nosuch")], os.environ, tmp_path / "srun.log").begin()
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGABRT, signal.SIGBUS])
-def test_every_signal_has_its_word(number: signal.Signals) -> None:
-    word = signal.strsignal(number)
-    assert word is not None
-    assert exit_code_of(word) == exit_code_of(f"{word} (core dumped)") == -number
+        never.begin()

@@ -11,7 +11,8 @@ from test_simulated_studies import Link
 from test_speedups import Make, answered, comparisons_of, study
 
 from daso_bench.runner.config.load import requests, to_plain
-from daso_bench.runner.launch import simulated_run
+from daso_bench.runner.launch import rank as rank_module
+from daso_bench.runner.launch.rank_process import RankTask
 from daso_bench.runner.machine import environment
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.report.claims.bounds import (
@@ -212,7 +213,8 @@ def simulated(root: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> Run:
     assert request.config is not None, request.error
     directory, link = RunDirectory.create(to_plain(request.config), root), Link()
     directory.begin_attempt()
-    simulated_run.run_all(directory.path, 0, 1, 0, None, 1, link)  # pyright: ignore[reportArgumentType]
+    task = RankTask(run_dir=directory.path, rank=0, ranks=1, port=0, threads=1, entry="")
+    rank_module.run_all(task, link)  # pyright: ignore[reportArgumentType]
     status, summary, reason = link.finished
     directory.end_attempt(status, reason, summary=summary)
     return load_run(directory.path, directory.path.name)

@@ -178,9 +178,7 @@ def test_an_arm_that_needs_fewer_samples_gets_no_verdict_and_the_others_do(make_
     assert judged(found, arm="sgp").verdict.word == "no verdict"
 
 
-def test_an_arm_that_is_significant_alone_and_not_among_all_gets_its_verdict_and_a_note(
-    make_run: Make, tmp_path: Path
-):
+def test_an_arm_that_is_significant_alone_and_not_among_all_gets_its_verdict(make_run: Make, tmp_path: Path):
     """sgp crosses between 3,000 and 3,770 samples, 3 % earlier: p = 0.04 alone, of three arms 0.12."""
     study(make_run, tmp_path, fresh=1.0, exposed=0.5)
     crossing = ((1500, 0.6), (3000, 0.7), (3770, 0.76), (4000, 0.78))
@@ -204,8 +202,6 @@ def test_an_arm_that_is_significant_alone_and_not_among_all_gets_its_verdict_and
     shift = found.guard.shifts["sgp"]
     assert shift.p < 0.05 < shift.adjusted
     assert found.guard.flagged == {}
-    notes = {cell.label: cell.notes for cell in cells(found)}["sgp"]
-    assert any(note.startswith("not flagged: sgp needs 0.97") for note in notes)
     row = next(row for row in speedup_rows([found]) if row["arm"] == "sgp")
     assert (row["fewer_samples_p"], row["fewer_samples_holm_p"]) == (shift.p, shift.adjusted)
     assert judged(found, arm="sgp").verdict.word != "no verdict"
@@ -226,11 +222,10 @@ def test_runs_that_missed_count_with_all_they_used(make_run: Make, tmp_path: Pat
     assert reason.startswith("weak baseline: ddp needs 1.155")
 
 
-@pytest.mark.parametrize("key", ["train", "optimizer", "model"])
-def test_another_workload_has_no_reference_and_that_is_said(make_run: Make, tmp_path: Path, key: str):
+def test_another_workload_has_no_reference_and_that_is_said(make_run: Make, tmp_path: Path):
     study(make_run, tmp_path, fresh=1.0)
     other = stored(tmp_path, 1.5)
-    changed = {name: value for name, value in other.workload.items() if not name.startswith(key)}
+    changed = {name: value for name, value in other.workload.items() if not name.startswith("model")}
     found = held(tmp_path, replace(other, workload=changed))
     assert found.forbidden == ()
     assert any(sentence.startswith("No stored reference for this workload") for sentence in sentences(found))

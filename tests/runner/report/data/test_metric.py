@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from sharing import table
 
 from daso_bench.runner.report.build import report
 from daso_bench.runner.report.data.arms import compare, metrics_of
-from daso_bench.runner.report.data.load import BYTES, load_runs
+from daso_bench.runner.report.data.load import load_runs
 from daso_bench.runner.report.data.metric import ACCURACY, MIOU, TOP5, columns, metric_of, target_words
 from daso_bench.runner.report.diff import arm_diffs
 
@@ -129,8 +128,7 @@ def test_a_run_that_ends_in_nan_has_diverged_and_its_arm_no_mean(make_run: Make,
 def test_curves_go_through_the_metric(make_run: Make, tmp_path: Path) -> None:
     make_run(tmp_path, metric="miou")
     (run,) = load_runs(tmp_path, "report")
-    run = replace(run, evaluations=[row | {BYTES: 1.0} for row in run.evaluations])
-    for x in ("train_s", "samples", BYTES):
+    for x in ("train_s", "samples"):
         assert [point.y for point in run.points(x)] == [0.60, 0.76, 0.74, 0.78]
 
 

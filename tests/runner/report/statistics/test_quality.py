@@ -2,11 +2,9 @@
 
 import math
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from daso_bench.runner.report.statistics.noise_floor import Floor, NoiseFloor
 from daso_bench.runner.report.statistics.quality import (
@@ -22,7 +20,6 @@ from daso_bench.runner.report.statistics.verdict import (
     Conditions,
     Hypothesis,
     Verdict,
-    Word,
     ratio_verdict,
 )
 from daso_bench.runner.report.statistics.welch import Interval
@@ -145,21 +142,6 @@ def test_a_join_tells_how_many_runs_decide_what_is_open() -> None:
     assert join(time, words("supported"), quantifier="typical").smallest_n == 20
     assert join(words("reproduced"), quality, quantifier="typical").smallest_n == 30
     assert join(time, words("inconclusive"), quantifier="typical").smallest_n is None
-
-
-every_word = st.sampled_from(get_args(Word))
-
-
-@given(
-    every_word,
-    st.sampled_from(["no verdict", "not testable here", "inconclusive", "supported", "contradicted"]),
-    st.sampled_from(["typical", "up_to"]),
-)
-def test_success_survives_only_where_quality_is_supported(time: str, quality: str, quantifier: str) -> None:
-    found = join(words(time), words(quality), quantifier=quantifier)
-    if found.word in ("reproduced", "partly", "supported"):
-        assert quality == "supported"
-        assert found.word == time
 
 
 def test_the_difference_of_the_metric_is_arm_minus_baseline() -> None:

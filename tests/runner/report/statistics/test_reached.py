@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from daso_bench.runner.records.json_lines import crossing
+from daso_bench.runner.records.target_crossing import crossing
 from daso_bench.runner.report.statistics.reached import (
     Reached,
     compare,

@@ -97,7 +97,7 @@ def test_three_fifths_of_the_gain_do_not_reproduce_it_though_its_interval_may_ho
 
 
 @pytest.mark.parametrize("runs", [5, 10])
-@pytest.mark.parametrize("gain", np.linspace(0.8, 1.9, 23))
+@pytest.mark.parametrize("gain", np.linspace(0.8, 1.9, 12))
 def test_no_true_gain_makes_verdicts_wrong_more_often_than_the_level_allows(runs: int, gain: float) -> None:
     for cv in (*CVS, 0.30):
         for value in (1.1, 1.25, 1.515):
@@ -200,11 +200,3 @@ def test_a_crossing_is_scored_between_the_marks_around_it() -> None:
     assert squares[0] * 12 == pytest.approx(
         [np.log(1.25 / 0.75) ** 2, np.log(1.25 / 0.75) ** 2, np.log(1.75 / 1.25) ** 2, 0.0]
     )
-
-
-@pytest.mark.parametrize(("tails", "mean"), [("normal", 0.0), ("t5", 0.0), ("slow", 0.1 * np.log(1.5))])
-def test_drawn_times_have_the_scatter_that_was_asked_for(tails: str, mean: float) -> None:
-    logs = draw_logs(np.random.default_rng(0), (20_000, 10), 0.05, tails=tails)  # type: ignore[arg-type]
-    assert logs.mean() == pytest.approx(mean, abs=1e-3)
-    if tails != "slow":
-        assert logs.std() == pytest.approx(np.sqrt(np.log1p(0.05**2)), rel=0.01)

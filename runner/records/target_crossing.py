@@ -1,0 +1,100 @@
+"""When a run met its target: from its evaluation rows, the crossing time and samples that are scored."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from .json_lines import Row
+
+
+def best(rows: Iterable[Row], field: str = "accuracy") -> Row | None:
+    """The first row with the highest finite `field`; None if no row has one."""
+    finite = [row for row in rows if _finite(row.get(field))]
+    return max(finite, key=lambda row: row[field], default=None)
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crossing:
+    """A target was met at an evaluation: it happened in (after, stamp], in seconds of T_train, and samples.
+
+    `scored_s` and `scored_samples` are the midpoints of the logarithms, sqrt(after * stamp). If the first
+    evaluation meets the target there is nothing to halve: `at_first` is True and the stamp itself is scored.
+    `wall_s` is T_wall at the end of the evaluation (None if it was not recorded). Source: docs/method.md,
+    "Crossing the target".
+    """
+
+    index: int
+    after_s: float
+    stamp_s: float
+    scored_s: float
+    wall_s: float | None
+    after_samples: float
+    stamp_samples: float
+    scored_samples: float
+    at_first: bool
+
+
+def meets(row: Row, target: float, metric: str = "accuracy") -> bool:
+    """Whether an evaluation row meets `target`; NaN and missing never do.
+
+    A loss must be at most the target, any other metric (a share, 0 to 1) at least. Where the row counts hits,
+    an accuracy is a number right, ceil(target * count): rounding cannot decide.
+    """
+    value = row.get(metric)
+    if value is None or not _finite(value):
+        return False
+    if metric == "loss":
+        return value <= target
+    correct, count = row.get("correct"), row.get("count")
+    if metric == "accuracy" and isinstance(correct, int) and isinstance(count, int) and count > 0:
+        return correct >= math.ceil(round(target * count, 6))
+    return value >= target
+
+
+def crossing(
+    rows: Iterable[Row],
+    target: float,
+    which: Literal["first", "confirmed", "for_good"] = "first",
+    *,
+    metric: str = "accuracy",
+) -> Crossing | None:
+    """Where `target` was met, from rows of kind "evaluation" in order (others are skipped); None if never.
+
+    "first": the first evaluation that meets it. "confirmed": the first whose next one meets it too.
+    "for_good": the first from which on all do.
+    """
+    evaluations = [row for row in rows if row.get("kind", "evaluation") == "evaluation"]
+    met = [meets(row, target, metric) for row in evaluations]
+    for index, here in enumerate(met):
+        if not here:
+            continue
+        if which == "confirmed" and not (index + 1 < len(met) and met[index + 1]):
+            continue
+        if which == "for_good" and not all(met[index:]):
+            continue
+        return _crossing_at(evaluations, index)
+    return None
+
+
+def _crossing_at(evaluations: Sequence[Row], index: int) -> Crossing:
+    row = evaluations[index]
+    before = evaluations[index - 1] if index else {"train_s": 0.0, "samples": 0}
+    # A stamp holds the making of its own model alone, so that of the evaluation before may be the later one.
+    before = {name: min(before[name], row[name]) for name in ("train_s", "samples")}
+    at_first = before["train_s"] <= 0
+    return Crossing(
+        index=index,
+        after_s=before["train_s"],
+        stamp_s=row["train_s"],
+        scored_s=row["train_s"] if at_first else math.sqrt(before["train_s"] * row["train_s"]),
+        wall_s=row.get("wall_s"),
+        after_samples=before["samples"],
+        stamp_samples=row["samples"],
+        scored_samples=row["samples"] if at_first else math.sqrt(before["samples"] * row["samples"]),
+        at_first=at_first,
+    )
