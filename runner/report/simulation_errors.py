@@ -30,6 +30,7 @@ SUMMARY = "summary.json"
 LIMITS = {"step time": (0.05, 0.15), "speed-up": (0.03, 0.08), "time to target": (0.05, 0.15)}
 ORDER_LIMIT = 0.95
 BASELINE = "ddp"
+SIZES = ("real", "padded")  # of +study=overlap
 OVERLAP_LIMIT = 0.05  # between the shares of exposed communication of real and slowed devices
 
 
@@ -161,50 +162,29 @@ def where(world: str, size: str) -> str:
     return ", ".join(parts)
 
 
-def of_folder(folder: Path, output: Path) -> Validation | None:
-    """Compare the runs below `folder`; pairs.csv and summary.json go into `output`. None without a pair."""
-    pairs, invalid = pairs_of(_runs(folder))
-    if not pairs:
-        return None
-    validation = validate(pairs, invalid)
-    output.mkdir(parents=True, exist_ok=True)
-    write_csv(output / "pairs.csv", [asdict(pair) for pair in pairs])
-    write_json(output / SUMMARY, asdict(validation))
-    return validation
-
-
 def overlap_of(runs: Iterable[Run]) -> list[tuple[str, bool]]:
     """Of the runs of `+study=overlap` whose checks passed, by arm: a sentence, and whether shares are near.
 
-    Compared are devices as they are and slowed ones: the share of training that communication is exposed.
+    Compared is the share of training in which communication is exposed, with real and with padded devices.
     """
     by_arm: dict[str, dict[str, Run]] = defaultdict(dict)
     for run in runs:
-        if run.counted and run.size in ("real", "padded") and run.train_s:
+        if run.counted and run.size in SIZES and run.train_s:
             by_arm[run.arm_name or run.strategy][run.size] = run
     lines = []
     for arm, both in sorted(by_arm.items()):
-        if len(both) < 2:
-            continue
-        real, padded = both["real"], both["padded"]
-        shares = [run.parts_s.get("exposed", 0.0) / (run.train_s or 1.0) for run in (real, padded)]
-        steps = [run.parts_s.get("compute", 0.0) / (run.summary.get("steps") or 1) for run in (real, padded)]
-        near = abs(shares[0] - shares[1]) <= OVERLAP_LIMIT
-        sentence = (
-            f"{arm}: exposed {shares[0]:.1%} of training with devices as they are, {shares[1]:.1%} with"
-            f" padded ones; computing {steps[0] * 1e3:.4g} and {steps[1] * 1e3:.4g} ms a step"
-        )
-        lines.append((sentence if near else f"{sentence}; short: at most {OVERLAP_LIMIT:.0%} apart", near))
+        if len(both) == 2:
+            real, padded = (
+                both[size].parts_s.get("exposed", 0.0) / (both[size].train_s or 1) for size in SIZES
+            )
+            near = abs(real - padded) <= OVERLAP_LIMIT
+            sentence = (
+                f"{arm}: exposed {real:.1%} of training with devices as they are, {padded:.1%} with padded"
+            )
+            lines.append(
+                (sentence if near else f"{sentence}; short: at most {OVERLAP_LIMIT:.0%} apart", near)
+            )
     return lines
-
-
-def overlap_in(folder: Path) -> list[tuple[str, bool]]:
-    """`overlap_of` the runs below `folder`."""
-    return overlap_of(_runs(folder))
-
-
-def _runs(folder: Path) -> list[Run]:
-    return without_copies(load_run(path, str(path.relative_to(folder))) for path in find_runs(folder))
 
 
 def pairs_of(runs: Iterable[Run]) -> tuple[list[Pair], int]:
@@ -248,18 +228,23 @@ def _step_s(run: Run) -> float:
 def show_errors(folder: Path, output: Path) -> int:
     """`daso-bench validate`: print how far virtual time is off the runs below `folder`; the exit code.
 
-    Raises ConfigError where no pair of runs is there.
+    pairs.csv and summary.json go into `output`. Raises ConfigError where no pair of runs is there.
     """
-    if overlaps := overlap_in(folder):
+    runs = without_copies(load_run(path, str(path.relative_to(folder))) for path in find_runs(folder))
+    if overlaps := overlap_of(runs):
         for sentence, _ in overlaps:
             print(sentence)
         return OK if all(near for _, near in overlaps) else FAILED
-    errors = of_folder(folder, output)
-    if errors is None:
+    pairs, invalid = pairs_of(runs)
+    if not pairs:
         raise ConfigError(
             f"{folder}: holds no run both emulated and in virtual time, whose checks passed "
             "(daso-bench +study=validation makes some)"
         )
+    errors = validate(pairs, invalid)
+    output.mkdir(parents=True, exist_ok=True)
+    write_csv(output / "pairs.csv", [asdict(pair) for pair in pairs])
+    write_json(output / SUMMARY, asdict(errors))
     print(errors.sentence())
     print(f"emulated runs that their own checks refused, or that failed: {errors.invalid}")
     for line in errors.short:

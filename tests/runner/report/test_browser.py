@@ -153,22 +153,17 @@ def test_figures_and_tables_have_names_for_who_cannot_see_them(found: dict[str, 
 def test_all_can_be_reached_by_keyboard_and_the_first_stop_skips_the_head(found: dict[str, Any]) -> None:
     assert found["first"] == "Skip to the results"
     assert found["unfocused"] == 0
+    assert found["loaded"] == [], "nothing is loaded beside the page"
 
 
-def test_nothing_is_loaded_beside_the_page(found: dict[str, Any]) -> None:
-    assert found["loaded"] == []
-
-
-@pytest.mark.parametrize("width", [1280, 500])
-def test_the_page_is_no_wider_than_the_window(page: Path, tmp_path: Path, width: int) -> None:
-    assert probed(page, tmp_path, f"--window-size={width},900")["wider"] == 0
-
-
-def test_in_the_dark_figures_stay_on_light_cards(page: Path, tmp_path: Path, found: dict[str, Any]) -> None:
-    dark = probed(page, tmp_path, "--blink-settings=preferredColorScheme=0")
+def test_the_page_fits_its_window_and_in_the_dark_figures_stay_on_light_cards(
+    page: Path, tmp_path: Path, found: dict[str, Any]
+) -> None:
+    narrow = probed(page, tmp_path, "--window-size=500,900", "--blink-settings=preferredColorScheme=0")
+    assert (found["wider"], narrow["wider"]) == (0, 0)
     assert found["background"] == "rgb(255, 255, 255)"
-    assert dark["background"] == "rgb(20, 23, 28)"
-    assert set(dark["cards"]) == {"rgb(255, 255, 255)"}
+    assert narrow["background"] == "rgb(20, 23, 28)"
+    assert set(narrow["cards"]) == {"rgb(255, 255, 255)"}
 
 
 def test_without_scripts_the_tables_stand_and_have_no_dead_buttons(page: Path, tmp_path: Path) -> None:

@@ -37,20 +37,16 @@ def pair(arm: str, emulated: float, simulated: float, configuration: str = "one"
 
 
 def test_errors_are_relative_to_the_emulated_run() -> None:
-    found = validate([pair("ddp", 0.2, 0.19), pair("daso", 0.1, 0.1)])
-    step = found.errors["step time"]
+    errors = validate([pair("ddp", 0.2, 0.19), pair("daso", 0.1, 0.1)]).errors
+    step = errors["step time"]
     assert (step.count, step.median, step.p95) == (2, pytest.approx(0.025), pytest.approx(0.05))
     assert step.bias == pytest.approx(-0.025)
     # ddp/daso: emulated 2, simulated 1.9.
-    assert found.errors["speed-up"].median == pytest.approx(0.05)
-    assert found.errors["speed-up"].bias == pytest.approx(-0.05)
-    assert "time to target" not in found.errors
-
-
-def test_a_common_error_of_all_strategies_leaves_their_ratio_right() -> None:
-    found = validate([pair("ddp", 0.2, 0.22), pair("daso", 0.1, 0.11)])
-    assert found.errors["speed-up"].median == pytest.approx(0, abs=1e-12)
-    assert found.errors["step time"].median == pytest.approx(0.1)
+    assert (errors["speed-up"].median, errors["speed-up"].bias) == pytest.approx((0.05, -0.05))
+    assert "time to target" not in errors
+    common = validate([pair("ddp", 0.2, 0.22), pair("daso", 0.1, 0.11)]).errors
+    assert common["step time"].median == pytest.approx(0.1)
+    assert common["speed-up"].median == pytest.approx(0, abs=1e-12), "a common error leaves the ratio right"
 
 
 def test_an_order_counts_where_strategies_differ_by_more_than_five_per_cent() -> None:
@@ -63,22 +59,18 @@ def test_an_order_counts_where_strategies_differ_by_more_than_five_per_cent() ->
     assert (right.orders, right.orders_right) == (3, 3)
 
 
-def test_strategies_of_different_configurations_are_not_compared() -> None:
+def test_strategies_of_one_configuration_are_held_against_the_limits() -> None:
     found = validate([pair("ddp", 0.2, 0.2), pair("daso", 0.1, 0.3, configuration="other")])
     assert (found.configurations, found.orders) == (2, 0)
     assert "speed-up" not in found.errors
+    (line,) = validate([pair("ddp", 0.2, 0.2), pair("daso", 0.1, 0.104)]).short
+    assert line == "speed-up: median 3.8% (limit 3%), 95th percentile 3.8% (limit 8%)"
 
 
 def test_the_95th_percentile_is_an_error_that_was_seen() -> None:
     errors = [0.01] * 19 + [0.5]
     assert Spread.of(errors).p95 == 0.01
     assert Spread.of([*errors[:-1], 0.4, 0.5]).p95 == 0.4  # of 21, one may be larger
-
-
-def test_limits_are_named_with_what_exceeds_them() -> None:
-    found = validate([pair("ddp", 0.2, 0.2), pair("daso", 0.1, 0.104)])
-    (line,) = found.short
-    assert line == "speed-up: median 3.8% (limit 3%), 95th percentile 3.8% (limit 8%)"
 
 
 def test_the_time_to_target_counts_where_both_reached_it() -> None:
@@ -132,22 +124,10 @@ def test_padded_and_real_devices_are_compared_by_their_exposed_share() -> None:
     real = run("emulated", 10.0, size="real", parts={"exposed": 3.0, "compute": 6.0})
     near = run("emulated", 20.0, size="padded", parts={"exposed": 5.2, "compute": 12.0})
     far = run("emulated", 20.0, size="padded", parts={"exposed": 4.8})
-    sentence = (
-        "ddp: exposed 30.0% of training with devices as they are, 26.0% with padded ones; computing 200"
-    )
-    assert [(said.startswith(sentence), is_near) for said, is_near in overlap_of([real, near])] == [
-        (True, True)
-    ]
+    sentence = "ddp: exposed 30.0% of training with devices as they are, 26.0% with padded"
+    assert overlap_of([real, near]) == [(sentence, True)]
     assert [is_near for _, is_near in overlap_of([real, far])] == [False]
     assert overlap_of([real]) == []
-
-
-def test_what_the_project_keeps_can_be_read() -> None:
-    kept = reference()
-    assert kept is not None
-    assert kept.pairs >= 50
-    said = f"On emulated clusters, whose links and devices are what was put in ({kept.configurations} "
-    assert kept.sentence().startswith(said)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +145,6 @@ def test_errors_on_other_clusters_are_not_told_as_those_of_this_one(
     validated_ranks: int | None,
     first: str,
 ) -> None:
-    """The page said "compared with measured ones on no rank", and "step time off by 3.1%" beside it."""
     path = make_run(tmp_path, world="simulated")
     config = yaml.safe_load((path / "config.yaml").read_text())
     if validated_ranks is not None:
@@ -180,6 +159,9 @@ def test_errors_on_other_clusters_are_not_told_as_those_of_this_one(
 
 
 def test_figures_of_virtual_time_say_how_far_it_is_off(known: list[Validation]) -> None:
+    kept = reference()
+    assert kept is not None
+    assert kept.pairs >= 50, "what the project keeps can be read"
     assert where("simulated", "4 nodes") == "simulated, 4 nodes"
     known.append(validate([pair("ddp", 0.2, 0.19), pair("daso", 0.1, 0.1)]))
     told = "simulated, 4 nodes, ratios on emulated clusters off by 5.0%, at the 95th percentile 5.0%"
