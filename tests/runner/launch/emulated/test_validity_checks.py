@@ -14,7 +14,7 @@ import pytest
 import torch
 from real_runs import launch
 from runs import MLP, config
-from test_run_queue import threads
+from test_cores import threads
 from torch import Tensor
 
 from daso_bench.runner.communication.link_costs import ClusterNetwork
