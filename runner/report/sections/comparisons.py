@@ -16,6 +16,8 @@ from ..data.metric import target_words
 from ..plots.comparison_figures import figures
 from ..plots.pictures import Plot
 from ..section import Section
+from ..statistics.reached import median_s, wilson
+from ..target import budget_s, way
 
 FEW_EVALUATIONS = 20
 
@@ -100,8 +102,8 @@ class ArmLine:
     labels: list[str]
 
 
-def arm_line(arm: Arm) -> ArmLine:
-    """Who got there, when, how fast and how well."""
+def arm_line(arm: Arm, limit_s: float | None) -> ArmLine:
+    """Who got there, when, how fast and how well. `limit_s`: the budget of all arms, seconds of T_train."""
     not_counted = len(arm.runs) - len(arm.counted)
     has_target = any(run.target is not None for run in arm.runs)
     final, finals = final_mean(arm), [run.final for run in arm.counted if run.final is not None]
@@ -109,10 +111,8 @@ def arm_line(arm: Arm) -> ArmLine:
         arm=arm,
         runs=words.count(len(arm.counted), "run")
         + (f" (+ {not_counted} not counted)" if not_counted else ""),
-        reached=f"{len(arm.reached)} of {len(arm.counted)}" if has_target else "no target set",
-        to_target=_typical(arm, target_mean(arm), words.seconds, "no mean, not all reached it")
-        if has_target and arm.counted
-        else words.MISSING,
+        reached=_share_reached(arm) if has_target else "no target set",
+        to_target=_to_target(arm, limit_s) if has_target and arm.counted else words.MISSING,
         train=_typical(arm, train_mean(arm), words.seconds),
         rate=_typical(arm, rate_mean(arm), words.rate),
         final=_typical(arm, final, words.share),
@@ -120,6 +120,24 @@ def arm_line(arm: Arm) -> ArmLine:
         bytes={link: _typical(arm, bytes_mean(arm, link), words.size) for link in words.LINKS},
         labels=list(dict.fromkeys(label for run in arm.runs for label in run.labels)),
     )
+
+
+def _share_reached(arm: Arm) -> str:
+    """How many runs reached the target, and between which shares of all such runs that puts them."""
+    reached, runs = len(arm.reached), len(arm.counted)
+    if runs < 2:
+        return f"{reached} of {runs}"
+    interval = wilson(reached, runs)
+    return f"{reached} of {runs} [{interval.low:.2f}, {interval.high:.2f}]"
+
+
+def _to_target(arm: Arm, limit_s: float | None) -> str:
+    """The mean time to target; where not all runs reached it, the median of which the others are a part."""
+    mean = target_mean(arm)
+    if mean is None and limit_s is not None and len(arm.counted) > 1:
+        median = median_s(way(arm.counted, limit_s))
+        return "no time, fewer than half reached it" if median is None else f"median {words.seconds(median)}"
+    return _typical(arm, mean, words.seconds, "no mean, not all reached it")
 
 
 def _typical(
@@ -291,7 +309,8 @@ class ComparisonBlock:
         self.figures = figures(beside, prefix)
         self.facts = facts_of(beside)
         self.warnings = warnings_of(comparison)
-        self.lines = [arm_line(arm) for arm in beside.arms]
+        limit_s = budget_s(beside)
+        self.lines = [arm_line(arm, limit_s) for arm in beside.arms]
         self.common = common_settings(comparison.runs)
         # What holds for all runs stands once above the table, not in every line.
         self.mixed = len({bool(run.timing_reasons) for run in beside.runs}) > 1

@@ -7,9 +7,11 @@ docs/method.md, "Runs that miss the target".
 import math
 from dataclasses import dataclass
 
+from scipy import stats
+
 from ....strategies.errors import ConfigError, above
 from ...records.target_crossing import Crossing
-from .welch import LEVEL, Ratio, Side, Times, welch
+from .welch import LEVEL, Interval, Ratio, Side, Times, welch
 
 _ENOUGH_REACHED = 0.5  # a smaller share gives a rate and no time
 
@@ -65,6 +67,27 @@ class Reached:
 def log_width(crossing: Crossing) -> float:
     """w = ln(t_j / t_(j-1)), the evaluation interval of the crossing; inf if the first evaluation met it."""
     return math.inf if crossing.at_first else math.log(crossing.stamp_s / crossing.after_s)
+
+
+def wilson(reached: int, runs: int, *, level: float = LEVEL) -> Interval:
+    """Wilson's interval of k of n, no continuity correction."""
+    ends = stats.binomtest(reached, runs).proportion_ci(level, method="wilson")
+    return Interval(float(ends.low), float(ends.high))
+
+
+def median_s(arm: Reached) -> float | None:
+    """The smallest time by which at most half had not reached the target (Kaplan-Meier), in seconds.
+
+    Runs that missed the target are censored at the budget. None if fewer than half of the runs reached it.
+    """
+    if arm.rate_only:
+        return None
+    crossed = [time for time, met in zip(arm.seconds, arm.met, strict=True) if met]
+    missed = [arm.budget_s] * (arm.runs - arm.reached)
+    curve = stats.ecdf(stats.CensoredData(uncensored=crossed, right=missed)).sf
+    points = zip(curve.quantiles.tolist(), curve.probabilities.tolist(), strict=True)
+    # The product of fractions may end a rounding error above a half that is exact.
+    return next((time for time, left in points if left <= 0.5 + 1e-12), None)
 
 
 def compare(base: Reached, arm: Reached, *, level: float = LEVEL) -> Ratio | None:

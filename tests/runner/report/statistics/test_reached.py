@@ -1,4 +1,4 @@
-"""Runs that miss a target: one-sided ratios."""
+"""Runs that miss a target: rates, medians under censoring, and one-sided ratios."""
 
 import math
 
@@ -9,6 +9,8 @@ from daso_bench.runner.report.statistics.reached import (
     Reached,
     compare,
     log_width,
+    median_s,
+    wilson,
 )
 from daso_bench.runner.report.statistics.welch import Interval, Times, welch
 from daso_bench.strategies.errors import ConfigError
@@ -23,11 +25,36 @@ def runs(*crossed: float, failed: tuple[float, ...] = (), budget: float = 200.0)
 ONE_FAILED = runs(100, 110, 120, 130, failed=(200,))
 
 
+def test_the_hand_worked_arm_with_one_failure() -> None:
+    assert (ONE_FAILED.reached, ONE_FAILED.runs) == (4, 5)
+    assert (wilson(4, 5).low, wilson(4, 5).high) == pytest.approx((0.376, 0.964), abs=5e-4)
+    assert median_s(ONE_FAILED) == 120
+
+
+@pytest.mark.parametrize(
+    ("arm", "median"),
+    [
+        (runs(100, 110, failed=(200, 200)), 110),  # half of the runs are enough
+        (runs(100, 100, 200, failed=(200,)), 100),  # shares left: 1/2, 1/4
+        (runs(100, 150, 200, failed=(200, 200)), 200),  # a failure at that moment was still seen: 3/5 · 2/3
+        (runs(100, 210, 220, failed=(200, 200)), 210),  # after the budget failures are gone: 4/5 · 1/2
+    ],
+)
+def test_the_median_counts_failures_until_the_budget(arm: Reached, median: float) -> None:
+    assert median_s(arm) == median
+
+
 def test_two_of_five_give_a_rate_and_no_time() -> None:
     arm = runs(100, 110, failed=(200, 200, 200))
     assert arm.rate_only
+    assert median_s(arm) is None
     assert compare(runs(100, 100, 100), arm) is None
     assert compare(arm, runs(100, 100, 100)) is None
+
+
+def test_wilson_s_interval_stays_within_0_and_1() -> None:
+    assert (wilson(0, 5).low, wilson(0, 5).high) == (0, pytest.approx(0.4345, abs=1e-4))
+    assert (wilson(5, 5).low, wilson(5, 5).high) == (pytest.approx(0.5655, abs=1e-4), 1)
 
 
 def test_all_reached_is_the_plain_ratio() -> None:
