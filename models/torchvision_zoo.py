@@ -90,18 +90,22 @@ class Torchvision(Model):
 
 
 class Adapted(nn.Module):
-    """Adapts images to a network for three-channel images of `size` (height, width)."""
+    """Adapts images to a network of torchvision, and returns its logits alone.
 
-    def __init__(self, network: nn.Module, size: tuple[int, int]) -> None:
+    size: (height, width) to which other images are enlarged; None leaves their size.
+    """
+
+    def __init__(self, network: nn.Module, size: tuple[int, int] | None = None) -> None:
         super().__init__()
         self.network = network
         self.size = size
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits [b, classes] of images [b, 1 or 3, H, W]."""
-        if images.shape[-2:] != self.size:
+        """Logits [b, classes], of segmentation [b, classes, H, W], of images [b, 1 or 3, H, W]."""
+        if self.size is not None and images.shape[-2:] != self.size:
             images = interpolate(images, size=self.size, mode="bilinear", align_corners=False)
-        return self.network(images.expand(-1, 3, -1, -1))
+        output = self.network(images.expand(-1, 3, -1, -1))
+        return output["out"] if isinstance(output, dict) else output  # of segmentation: {"out": logits}
 
 
 def usable_size(name: str, height: int, width: int) -> tuple[int, int]:
@@ -175,7 +179,7 @@ class TorchvisionSegmentation(Model):
         )
         if self.zero_init_residual:
             _zero_last_norms(network)
-        return OutputAlone(network)
+        return Adapted(network)
 
 
 def _zero_last_norms(network: nn.Module) -> None:
@@ -184,18 +188,6 @@ def _zero_last_norms(network: nn.Module) -> None:
     for block in network.modules():
         if isinstance(block, Bottleneck):
             nn.init.zeros_(block.get_parameter("bn3.weight"))
-
-
-class OutputAlone(nn.Module):
-    """Returns only the output `out` of a network, its logits."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Logits [b, classes, H, W] of images [b, 1 or 3, H, W]."""
-        return self.network(images.expand(-1, 3, -1, -1))["out"]
 
 
 # ------------------------------------------------------------------ conf/model/NAME.yaml

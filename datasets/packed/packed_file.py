@@ -18,16 +18,16 @@ import threading
 import zipfile
 import zlib
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..atomic_files import replacing
+from ..atomic_files import BadFile, replacing
 
 MAGIC = b"DASOPACK"
 END_BYTES = 16
@@ -37,19 +37,11 @@ BUFFER_BYTES = 4 * 2**20  # of a writer
 _DAMAGE = (ValueError, KeyError, TypeError, EOFError, RuntimeError, OSError, zipfile.BadZipFile)
 
 
-class DamagedFile(OSError):
-    """A packed file cannot be used; the message names the file, the place and the reason.
-
-    record: number of the record, offset: byte of the file; None if the error is not at a single place.
-    """
-
-    def __init__(
-        self, path: Path, reason: str, *, record: int | None = None, offset: int | None = None
-    ) -> None:
-        places = [("record", record), ("byte", offset)]
-        where = ", ".join(f"{name} {number}" for name, number in places if number is not None)
-        super().__init__(f"{path}: {where + ': ' if where else ''}{reason}")
-        self.path, self.reason, self.record, self.offset = path, reason, record, offset
+def _damaged(path: Path, reason: str, *, record: int | None = None, offset: int | None = None) -> BadFile:
+    """The error of a packed file that cannot be used: it names the file, the record, the byte, the reason."""
+    places = (("record", record), ("byte", offset))
+    where = ", ".join(f"{name} {number}" for name, number in places if number is not None)
+    return BadFile(f"{path}: {where + ': ' if where else ''}{reason}")
 
 
 def located(error: OSError, path: Path, offset: int | None = None) -> OSError:
@@ -86,7 +78,7 @@ class Packed:
     record_bytes: size of every record, None where sizes differ.
     random_access: the system does not read ahead by itself.
 
-    Raises DamagedFile unless the file is whole and its index is correct.
+    Raises BadFile unless the file is whole and its index is correct.
     """
 
     def __init__(self, path: Path, *, random_access: bool = False) -> None:
@@ -155,7 +147,7 @@ class Packed:
     def read(self, first: int, count: int, into: memoryview) -> int:
         """Read the records [first, first + count) to the beginning of `into`, in one piece.
 
-        Returns the number of bytes. Raises IndexError: no such records; DamagedFile: the file is too short.
+        Returns the number of bytes. Raises IndexError: no such records; BadFile: the file is too short.
         """
         if not 0 <= first <= first + count <= len(self):
             raise IndexError(f"{self.path}: records {first} to {first + count}: there are {len(self)}")
@@ -169,7 +161,7 @@ class Packed:
         """Read single records, each to memory of its size, in a loop with little overhead.
 
         upcoming: at most as many records; before each read, one of them is announced to the system.
-        Raises DamagedFile as `read` does.
+        Raises BadFile as `read` does.
         """
         preadv, descriptor = os.preadv, self._descriptor
         may_read = self._open.is_set
@@ -195,13 +187,13 @@ class Packed:
             except OSError as error:
                 raise located(error, self.path, offset + done) from error
             if got == 0:
-                raise DamagedFile(self.path, "cut short while it is read", offset=offset + done)
+                raise _damaged(self.path, "cut short while it is read", offset=offset + done)
             done += got
 
     def check(self, records: NDArray[np.int64], content: memoryview) -> None:
         """Compare the records in `content`, one after another, with their checksums.
 
-        Raises DamagedFile that names the first wrong one.
+        Raises BadFile that names the first wrong one.
         """
         ends = itertools.pairwise(itertools.chain((0,), self.ends_in(records)))
         self.check_each(records, (content[begin:end] for begin, end in ends))
@@ -215,7 +207,7 @@ class Packed:
             if crc32(content) != checksum:
                 record = int(records[number])
                 reason = "checksum is wrong; make the file again"
-                raise DamagedFile(self.path, reason, record=record, offset=self.start_of(record))
+                raise _damaged(self.path, reason, record=record, offset=self.start_of(record))
 
     def ends_in(self, records: NDArray[np.int64]) -> Sequence[int]:
         """The end of each of `records`, in bytes, if they lie one after another."""
@@ -231,7 +223,7 @@ class Packed:
         end = os.pread(self._descriptor, END_BYTES, max(0, size - END_BYTES))
         data_bytes = size - END_BYTES - int.from_bytes(end[:8], "little")
         if end[8:] != MAGIC or data_bytes < 0:
-            raise DamagedFile(self.path, "is no packed file, or cut short; make it again")
+            raise _damaged(self.path, "is no packed file, or cut short; make it again")
         index = bytearray(size - END_BYTES - data_bytes)
         self._read_at(data_bytes, memoryview(index))
         try:
@@ -243,67 +235,53 @@ class Packed:
             self.description = Description(**{**about, "shape": tuple(about["shape"])})
         except _DAMAGE as error:
             reason = f"the index is damaged ({error}); make the file again"
-            raise DamagedFile(self.path, reason, offset=data_bytes) from error
+            raise _damaged(self.path, reason, offset=data_bytes) from error
         if data_bytes != self.start_of(len(self)):
             reason = f"{data_bytes} bytes of records where {self.start_of(len(self))} belong; make it again"
-            raise DamagedFile(self.path, reason)
-
-
-class Writer:
-    """Appends records to a file that `writing` opened."""
-
-    def __init__(
-        self, path: Path, file: IO[bytes], description: Description, record_bytes: int | None
-    ) -> None:
-        self._path, self._file, self._description = path, file, description
-        self._record_bytes = record_bytes
-        self._labels, self._ends, self._checksums = array("q"), array("q"), array("I")
-        self._bytes = 0
-
-    def add(self, record: bytes | bytearray | memoryview, label: int) -> None:
-        """Append a record. Raises ValueError: another size, an empty record, a label that is no class."""
-        number, size = len(self._labels), memoryview(record).nbytes
-        if size != self._record_bytes and (self._record_bytes is not None or size == 0):
-            allowed = f"{self._record_bytes} bytes" if self._record_bytes else "at least one byte"
-            raise ValueError(f"{self._path}: record {number} has {size} bytes: must be {allowed}")
-        if not 0 <= label < self._description.classes:
-            highest = self._description.classes - 1
-            raise ValueError(f"{self._path}: record {number} has label {label}: must be 0 to {highest}")
-        self._file.write(record)
-        self._bytes += size
-        self._labels.append(label)
-        self._checksums.append(zlib.crc32(record))
-        self._ends.append(self._bytes)
-
-    def finish(self) -> None:
-        """Write the index and the end. Raises ValueError if there are no records."""
-        if not self._labels:
-            raise ValueError(f"{self._path}: no record was added")
-        text = json.dumps({**asdict(self._description), "record_bytes": self._record_bytes})
-        arrays: dict[str, Any] = {
-            "about": np.frombuffer(text.encode(), dtype=np.uint8),
-            "labels": np.array(self._labels, dtype="<i8"),
-            "checksums": np.array(self._checksums, dtype="<u4"),
-        }
-        if self._record_bytes is None:
-            arrays["ends"] = np.array(self._ends, dtype="<i8")
-        index = io.BytesIO()
-        np.savez(index, **arrays)
-        self._file.write(index.getvalue())
-        self._file.write(index.tell().to_bytes(8, "little") + MAGIC)
+            raise _damaged(self.path, reason)
 
 
 @contextmanager
-def writing(path: Path, description: Description, *, record_bytes: int | None = None) -> Iterator[Writer]:
-    """A writer of `path`, which is whole at the end of the block, or not there at all if it raises.
+def writing(
+    path: Path, description: Description, *, record_bytes: int | None = None
+) -> Iterator[Callable[[bytes | bytearray | memoryview, int], None]]:
+    """A function that appends a record and its label to `path`, which is whole at the end of the block.
 
-    The records go to a temporary file in the same folder; 20 bytes of index per record stay in memory.
-    record_bytes: the size of all records, None if sizes differ. Raises ValueError, OSError naming the file.
+    If the block raises, there is no file. The records go to a temporary file in the same folder; 20 bytes of
+    index per record stay in memory. record_bytes: the size of all records, None if sizes differ. Raises
+    ValueError (another size, an empty record, a label that is no class, no record), OSError naming the file.
     """
+    labels, ends, checksums = array("q"), array("q"), array("I")
     try:
         with replacing(path) as temporary, open(temporary, "wb", buffering=BUFFER_BYTES) as file:
-            writer = Writer(path, file, description, record_bytes)
-            yield writer
-            writer.finish()
+
+            def add(record: bytes | bytearray | memoryview, label: int) -> None:
+                number, size = len(labels), memoryview(record).nbytes
+                if size != record_bytes and (record_bytes is not None or size == 0):
+                    allowed = f"{record_bytes} bytes" if record_bytes else "at least one byte"
+                    raise ValueError(f"{path}: record {number} has {size} bytes: must be {allowed}")
+                if not 0 <= label < description.classes:
+                    highest = description.classes - 1
+                    raise ValueError(f"{path}: record {number} has label {label}: must be 0 to {highest}")
+                file.write(record)
+                labels.append(label)
+                checksums.append(zlib.crc32(record))
+                ends.append((ends[-1] if ends else 0) + size)
+
+            yield add
+            if not labels:
+                raise ValueError(f"{path}: no record was added")
+            text = json.dumps({**asdict(description), "record_bytes": record_bytes})
+            arrays: dict[str, Any] = {
+                "about": np.frombuffer(text.encode(), dtype=np.uint8),
+                "labels": np.array(labels, dtype="<i8"),
+                "checksums": np.array(checksums, dtype="<u4"),
+            }
+            if record_bytes is None:
+                arrays["ends"] = np.array(ends, dtype="<i8")
+            index = io.BytesIO()
+            np.savez(index, **arrays)
+            file.write(index.getvalue())
+            file.write(index.tell().to_bytes(8, "little") + MAGIC)
     except OSError as error:
         raise located(error, path) from error

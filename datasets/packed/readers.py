@@ -32,7 +32,7 @@ class Load:
     """One step of a reader: `records`, member after member, and a function that reads them.
 
     counts: records by member. fill: writes the records, one after another, to the beginning of the memory it
-    gets; raises DamagedFile. Loads are filled in the order in which they are yielded, each once.
+    gets; raises BadFile. Loads are filled in the order in which they are yielded, each once.
     """
 
     number: int
@@ -123,7 +123,7 @@ def read_runs(
     """Read runs one after another to the beginning of `into` and check them; returns the number of bytes.
 
     A checksum takes longer than the copy, so `helper`, another thread, does one half, unless the runs are so
-    small that handing them over costs more. Raises DamagedFile.
+    small that handing them over costs more. Raises BadFile.
     """
     runs = [run for run in runs if run]  # a rank may have no record in a short last step
     tally.jumped(np.array([run.start for run in runs]), np.array([run.stop for run in runs]))

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...datasets.atomic_files import locked
+from ...datasets.atomic_files import BadFile, locked
 from ...datasets.data import Data
 from ...datasets.dataset import Dataset, Tell
-from ...datasets.packed.packed_file import MAGIC, DamagedFile, Description, Packed, writing
+from ...datasets.packed.packed_file import MAGIC, Description, Packed, writing
 from ...datasets.packed.readers import CHUNK_BYTES
 from ...datasets.packed.record_codec import RecordCodec, codec_of
 from ...datasets.packed.record_order import chunks, records_of, shuffled
@@ -85,12 +85,12 @@ def write_set(dataset: Dataset, reader: PackedReader, data: Data, tell: Tell) ->
     with locked(path.parent):
         if (content := _other_content(path, description)) is not None:
             raise ConfigError(f"{path}: {content}; delete it or take another reader.path")
-        with contextlib.suppress(ConfigError, DamagedFile), open_set(dataset, reader, data).packed as packed:
+        with contextlib.suppress(ConfigError, BadFile), open_set(dataset, reader, data).packed as packed:
             _check_records(packed, tell)
             return False
-        with writing(path, description, record_bytes=codec.record_bytes) as writer:
+        with writing(path, description, record_bytes=codec.record_bytes) as add:
             for done, index in enumerate(_order(data, reader).tolist(), start=1):
-                writer.add(*codec.sample(index))
+                add(*codec.sample(index))
                 tell(done, count)
     return True
 
@@ -115,7 +115,7 @@ def _opened(dataset: Dataset, reader: PackedReader) -> Packed:
         raise ConfigError(
             f"reader={reader.name}: there is no packed file {path}; make it: {again}"
         ) from error
-    except DamagedFile as error:
+    except BadFile as error:
         raise ConfigError(f"{error}: {again}") from error
     except OSError as error:
         raise MachineError(f"reader={reader.name}: {path} cannot be read: {error}") from error
@@ -143,7 +143,7 @@ def _other_content(path: Path, wanted: Description) -> str | None:
     try:
         with Packed(path) as packed:
             held = packed.description
-    except DamagedFile:
+    except BadFile:
         return None
     if (held.name, held.shuffle_seed) == (wanted.name, wanted.shuffle_seed):
         return None
@@ -154,7 +154,7 @@ def _other_content(path: Path, wanted: Description) -> str | None:
 
 
 def _check_records(packed: Packed, tell: Tell) -> None:
-    """Read all records. Raises DamagedFile for the first that differs from what was written."""
+    """Read all records. Raises BadFile for the first that differs from what was written."""
     for run in chunks(packed.starts(), CHUNK_BYTES):
         content = memoryview(bytearray(packed.size_of(run.start, len(run))))
         packed.read(run.start, len(run), content)

@@ -143,12 +143,12 @@ def packed_set(size: int, records: int) -> Iterator[Path]:
         made = "random bytes, PCG64 with seed 0"
         description = Description(name="random", classes=10, shape=(size,), encoding="uint8", made=made)
         generator = np.random.Generator(np.random.PCG64(0))
-        with writing(path, description, record_bytes=size) as writer:
+        with writing(path, description, record_bytes=size) as add:
             for first in range(0, records, BLOCK_BYTES // size):
                 count = min(BLOCK_BYTES // size, records - first)
                 block = memoryview(generator.bytes(count * size))
                 for place in range(count):
-                    writer.add(block[place * size : (place + 1) * size], (first + place) % 10)
+                    add(block[place * size : (place + 1) * size], (first + place) % 10)
         yield path
 
 

@@ -25,9 +25,9 @@ def make_packed(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]
         key = (records, size, tuple(sizes))
         if key not in made:
             path = folder / f"{len(made)}.packed"
-            with writing(path, DESCRIPTION, record_bytes=None if sizes else size) as writer:
+            with writing(path, DESCRIPTION, record_bytes=None if sizes else size) as add:
                 for record, length in enumerate(sizes or [size] * records):
-                    writer.add(content_of(record, length), record % 7)
+                    add(content_of(record, length), record % 7)
             made[key] = path
         return made[key]
 

@@ -18,8 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from daso_bench.datasets.atomic_files import BadFile
 from daso_bench.datasets.packed import packed_file
-from daso_bench.datasets.packed.packed_file import DamagedFile, Description, Packed, writing
+from daso_bench.datasets.packed.packed_file import Description, Packed, writing
 
 MakePacked = Callable[..., Path]
 DESCRIPTION = Description(name="some", classes=7, shape=(3, 4), encoding="uint8", made="counted in a test")
@@ -41,9 +42,9 @@ def test_any_run_of_records_of_any_size_comes_back(
     tmp_path_factory: pytest.TempPathFactory, records: list[bytes], cut: tuple[int, int]
 ) -> None:
     path = tmp_path_factory.mktemp("any") / "set.packed"
-    with writing(path, DESCRIPTION) as writer:
+    with writing(path, DESCRIPTION) as add:
         for number, record in enumerate(records):
-            writer.add(record, number % 7)
+            add(record, number % 7)
     first, end = sorted(min(place, len(records)) for place in cut)
     with Packed(path) as packed:
         assert len(packed) == len(records)
@@ -65,9 +66,9 @@ def test_records_of_one_size_need_no_ends(make_packed: MakePacked) -> None:
 def test_the_bytes_are_pinned(tmp_path: Path) -> None:
     """Changing them makes every file of others unreadable."""
     path = tmp_path / "set.packed"
-    with writing(path, DESCRIPTION, record_bytes=3) as writer:
-        writer.add(b"abc", 1)
-        writer.add(b"xyz", 6)
+    with writing(path, DESCRIPTION, record_bytes=3) as add:
+        add(b"abc", 1)
+        add(b"xyz", 6)
     content = path.read_bytes()
     assert content[:6] == b"abcxyz"
     assert content[-16:] == (len(content) - 6 - 16).to_bytes(8, "little") + b"DASOPACK"
@@ -103,7 +104,7 @@ def test_a_damaged_file_is_named_with_its_place(
 ) -> None:
     path = tmp_path / "set.packed"
     path.write_bytes(damage(make_packed(5, 14).read_bytes()))
-    with pytest.raises(DamagedFile, match=message):
+    with pytest.raises(BadFile, match=message):
         Packed(path)
 
 
@@ -112,9 +113,8 @@ def test_a_damaged_record_is_named_when_it_is_checked(tmp_path: Path, make_packe
     path.write_bytes(flipped(make_packed(5, 14).read_bytes(), 3 * 14))
     with Packed(path) as packed:
         assert len(read(packed, 0, 3)) == 42
-        with pytest.raises(DamagedFile, match="record 3, byte 42: checksum is wrong") as error:
+        with pytest.raises(BadFile, match="record 3, byte 42: checksum is wrong"):
             read(packed, 1, 4)
-        assert (error.value.record, error.value.offset) == (3, 42)
 
 
 @pytest.mark.parametrize(
@@ -129,9 +129,9 @@ def test_a_record_that_does_not_fit_is_refused_and_leaves_no_file(
     tmp_path: Path, record: bytes, label: int, message: str
 ) -> None:
     def write() -> None:
-        with writing(tmp_path / "set.packed", DESCRIPTION, record_bytes=3) as writer:
-            writer.add(b"abc", 0)
-            writer.add(record, label)
+        with writing(tmp_path / "set.packed", DESCRIPTION, record_bytes=3) as add:
+            add(b"abc", 0)
+            add(record, label)
 
     with pytest.raises(ValueError, match=message):
         write()
@@ -195,9 +195,9 @@ def test_a_disk_that_is_full_is_told_with_the_file_and_nothing_is_left(
     path = tmp_path / "some.packed"
 
     def write() -> None:
-        with largest_file(900), writing(path, DESCRIPTION, record_bytes=100) as writer:
+        with largest_file(900), writing(path, DESCRIPTION, record_bytes=100) as add:
             for _ in range(20):
-                writer.add(bytes(100), 0)
+                add(bytes(100), 0)
 
     with pytest.raises(OSError, match=rf"^\[Errno {errno.EFBIG}\] .*: '{path}'$"):
         write()
