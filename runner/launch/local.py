@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import subprocess
 import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from ...strategies.errors import MachineError
 from ..config.launchers import LocalConfig
-from ..machine.cores import Awake, apart_here, threads_per_rank, timing_validity, usable_cores
+from ..machine.cores import apart_here, keep_awake, threads_per_rank, timing_validity, usable_cores
 from ..machine.signals import LEFT_TO_THE_SUPERVISOR, SUPERVISOR_VARIABLE
 from ..records.run_directory import Outcome, RunDirectory
 from .emulated.nodes import Nodes, impossible
@@ -220,15 +221,16 @@ class _Forked(Ranks):
     workers: int
     entry: str
     preload: Sequence[str]
-    _awake: Awake | None = None
+    _awake: Sequence[subprocess.Popen[bytes]] = ()  # the processes that keep cores awake
 
     def __enter__(self) -> Self:
         self.venue.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._awake is not None:
-            self._awake.end()
+        for process in self._awake:
+            process.kill()
+            process.wait()
         self.venue.__exit__()
 
     def about(self) -> dict[str, Any]:
@@ -244,8 +246,8 @@ class _Forked(Ranks):
         warm(self.preload)
         venue, meeting = self.venue, self.venue.meeting
         if venue.keep_awake:
-            self._awake = Awake()
-            meeting = replace(meeting, awake=self._awake.pids)
+            self._awake = keep_awake()
+            meeting = replace(meeting, awake=tuple(process.pid for process in self._awake))
         for rank, cores in enumerate(self.cores):
             task = RankTask(
                 run_dir=self.directory.path,

@@ -36,7 +36,7 @@ ADDRESS = "supervisor.json"
 WORKER = "daso_bench.runner.launch.worker"  # the program of a rank
 HELLO_S = 10.0  # a caller that sends nothing for so long is no rank
 FATE_S = 3.0  # from the end of a rank's line until its starter knows the exit code
-_OF_TIME = ("affinity", "threads", "timing", "devices")  # topics of findings about timing
+_OF_TIME = ("affinity", "timing", "devices")  # topics of findings about timing
 _log = logging.getLogger("daso_bench.supervisor")
 Hello = dict[str, Any]
 
