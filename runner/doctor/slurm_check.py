@@ -139,8 +139,8 @@ def entry(strategies: Sequence[Candidate]) -> dict[str, Any]:
 
 def _submit(directory: RunDirectory, config: RunConfig, console: Console) -> Mapping[str, Any]:
     """Submit the job and wait for its end; Ctrl-C cancels it. Returns the last status."""
-    submission = submit([(directory, config)], lambda text: display.say(console, text))
-    for reason in submission.refused.values():
+    refused = submit([(directory, config)], lambda text: display.say(console, text))
+    for reason in refused.values():
         raise MachineError(f"not submitted: {reason}")
     try:
         return _follow(directory, console)

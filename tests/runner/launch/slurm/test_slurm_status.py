@@ -175,7 +175,7 @@ def test_a_last_word_that_never_comes_is_given_up(tmp_path: Path, monkeypatch: p
 
 def submitted(count: int, folder: Path, **keys: Any) -> list[RunDirectory]:
     runs = [a_run(folder / "results", seed=seed, **keys) for seed in range(count)]
-    assert submit.submit(runs, lambda _: None).refused == {}
+    assert submit.submit(runs, lambda _: None) == {}
     return [run for run, _ in runs]
 
 
