@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from ...strategies.errors import MachineError
 from ..config.launchers import LocalConfig
-from ..machine.cores import apart_here, keep_awake, threads_per_rank, timing_validity, usable_cores
+from ..machine.cores import apart_here, keep_awake, threads_per_rank, timing_reasons, usable_cores
 from ..machine.signals import LEFT_TO_THE_SUPERVISOR, SUPERVISOR_VARIABLE
 from ..records.run_directory import Outcome, RunDirectory
 from .emulated.nodes import Nodes, impossible
@@ -236,8 +236,8 @@ class _Forked(Ranks):
     def about(self) -> dict[str, Any]:
         if self.venue.meeting.network != "none":  # the ranks measure themselves whether they have room
             return {"timing": {"valid": False, "reasons": ["its validity is not checked yet"]}}
-        valid, reasons = timing_validity(len(self.cores), self.threads, usable_cores(), self.workers)
-        return {"timing": {"valid": valid, "reasons": reasons}}
+        reasons = timing_reasons(len(self.cores), self.threads, usable_cores(), self.workers)
+        return {"timing": {"valid": not reasons, "reasons": reasons}}
 
     def broken(self) -> str | None:
         return self.venue.broken()

@@ -57,27 +57,25 @@ def _cpu_quota(root: Path, membership: Path) -> float | None:
     return min(quotas, default=None)
 
 
-def threads_per_rank(
-    setting: int | Literal["auto"], ranks: int, cores: int | None = None, workers: int = 0
-) -> int:
+def threads_per_rank(setting: int | Literal["auto"], ranks: int, workers: int = 0) -> int:
     """Threads of each of `ranks` ranks on this host: the setting, or usable cores // ranks (at least 1).
 
     `workers`: loader workers of each rank; `auto` leaves a core to each.
     """
     if setting == "auto":
-        return max(1, (usable_cores() if cores is None else cores) // ranks - workers)
+        return max(1, usable_cores() // ranks - workers)
     return setting
 
 
-def timing_validity(ranks: int, threads: int, cores: int, workers: int = 0) -> tuple[bool, list[str]]:
-    """Whether `ranks` x (`threads` + `workers`) fit on `cores`, and if not, why timing is invalid."""
+def timing_reasons(ranks: int, threads: int, cores: int, workers: int = 0) -> list[str]:
+    """Why timing is invalid: `ranks` x (`threads` + `workers`) do not fit on `cores`; [] if they do."""
     if ranks * (threads + workers) <= cores:
-        return True, []
+        return []
     who = f"{ranks} rank{'s' * (ranks != 1)} x {threads} thread{'s' * (threads != 1)}"
     if workers:
         who += f" and {workers} loader worker{'s' * (workers != 1)}"
     verb = "share" if ranks != 1 else "shares"
-    return False, [f"{who} {verb} {cores} core{'s' * (cores != 1)}"]
+    return [f"{who} {verb} {cores} core{'s' * (cores != 1)}"]
 
 
 # ------------------------------------------------------------------ cores of their own for ranks

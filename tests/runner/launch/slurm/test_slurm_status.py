@@ -155,24 +155,6 @@ def test_the_queue_is_asked_once_for_all_runs_that_may_still_be_in_it(
     assert len(asked) == 1
 
 
-@pytest.mark.parametrize("before", ["queued", "running"])  # running: its lock was on another machine
-def test_a_last_word_that_comes_late_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
-) -> None:
-    run, _ = a_run(tmp_path / "results")
-    run.update(status=before)
-    assert before == "queued" or run.status()["reason"] == SUPERVISOR_GONE
-    monkeypatch.setattr(slurm_status, "LATE_S", 30.0)
-    monkeypatch.setattr(slurm_status.time, "sleep", lambda _: run.update(status="finished"))
-    assert slurm_status.settle(run)["status"] == "finished"
-
-
-def test_a_last_word_that_never_comes_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, _ = a_run(tmp_path / "results")
-    monkeypatch.setattr(slurm_status, "LATE_S", 0.0)
-    assert slurm_status.settle(run)["status"] == "queued"
-
-
 def submitted(count: int, folder: Path, **keys: Any) -> list[RunDirectory]:
     runs = [a_run(folder / "results", seed=seed, **keys) for seed in range(count)]
     assert submit.submit(runs, lambda _: None) == {}
