@@ -66,7 +66,7 @@ class ValidityChecks(Callback):
 
     Args:
         meeting: names who makes the links.
-        queue: the rank's; another callback reports when the rank trains.
+        queue: the rank's; another callback reports when the rank trains, and keeps earlier attempts' counts.
         refuse: whether a run that fails its checks at the start is refused.
     """
 
@@ -130,10 +130,10 @@ class ValidityChecks(Callback):
         if finished and self._links_are_shaped():
             self._check_links(self._comm.traffic.sizes("inter"))
         counted = self.state_dict(train_ns)
-        queued_ns, cores_s = counted["queued_ns"], counted["cores_s"]
-        queue = -1.0 if queued_ns is None else queued_ns / max(1, counted["train_ns"])
+        queue, cores_s = self._queue.share(train_ns), counted["cores_s"]
         overruns = counted["overruns"] / max(1, counted["steps"])
-        shares = self._gather([queue, overruns, -1.0 if cores_s is None else cores_s, counted["own_s"]])
+        known = [-1.0 if number is None else number for number in (queue, overruns, cores_s)]
+        shares = self._gather([*known, counted["own_s"]])
         queues, overrun = [row[0] for row in shares], [row[1] for row in shares]
         self._measured["run_queue_share"] = None if min(queues) < 0 else queues
         self._measured["overrun_share"] = overrun
@@ -156,13 +156,11 @@ class ValidityChecks(Callback):
     def state_dict(self, train_ns: int) -> dict[str, Any]:
         """What a resumed run's verdict needs: counts of this attempt and those before it, None if unknown.
 
-        `queued_ns`: stood in the run queue. `steps`, `overruns`: of the padding. `cores_s`, `own_s`,
-        `room_s`: what ran on all cores, this process's part of it, and what could have run.
+        `steps`, `overruns`: of the padding. `cores_s`, `own_s`, `room_s`: what ran on all cores, this
+        process's part of it, and what could have run.
         """
         padding, cores = self._padding, self._cores
         counted: dict[str, Any] = {
-            "train_ns": train_ns,
-            "queued_ns": self._queue.waited_ns,
             "steps": 0 if padding is None else padding.steps,
             "overruns": 0 if padding is None else padding.overruns,
             "cores_s": cores.all_s,

@@ -188,30 +188,6 @@ def test_status_shows_job_nodes_time_left_and_why_a_run_waits_and_works_without_
     assert "gone" not in line
 
 
-@pytest.mark.parametrize(
-    ("settings", "word", "how"),
-    [
-        ({}, "cancelled", "job 1 ended before the run recorded its end: CANCELLED"),
-        ({"forgets": True}, "cancelled", "recorded its end: CANCELLED by"),
-        ({"forgets": True, "accounting": False}, "failed", "Slurm does not know how it ended"),
-    ],
-)
-def test_status_tells_how_a_job_ended_that_said_nothing(
-    cluster: Cluster,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    settings: dict[str, Any],
-    word: str,
-    how: str,
-) -> None:
-    cluster(**settings)
-    (run,) = submitted(1, tmp_path)
-    queue.cancel(["1"])
-    assert code_of("status", "results") == 0
-    line = rows(capsys)[run.run_id]
-    assert (line.split()[1], how in line) == (word, True)
-
-
 def test_waiting_and_running_runs_are_cancelled_for_good(
     cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
