@@ -15,7 +15,7 @@ from typing import NoReturn
 from ... import __version__
 from ...strategies.errors import ConfigError, MachineError, nearest
 from ..config import groups
-from ..machine.signals import remembered
+from ..machine.signals import interrupt_remembered, raise_if_interrupted
 from ..records.run_directory import INTERRUPTED, MACHINE, OK, WRONG_REQUEST
 from .commands import COMMANDS, Parser, add_config_dir, add_dry_run, folder_of
 
@@ -75,7 +75,7 @@ Exit codes: 0 finished; 1 a run failed, diverged, timed out or was cancelled; 2 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """The console command. Exits with the codes that --help lists."""
     try:
-        with remembered:
+        with interrupt_remembered():
             code = _run(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
     except ConfigError as error:
@@ -98,10 +98,10 @@ def _run(arguments: Sequence[str]) -> int:
     try:
         code = run(arguments)
     except Exception:
-        remembered.raise_if_interrupted()
+        raise_if_interrupted()
         raise
     if code == OK:
-        remembered.raise_if_interrupted()
+        raise_if_interrupted()
     return code
 
 

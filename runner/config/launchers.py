@@ -97,7 +97,7 @@ class LocalConfig(LauncherConfig):
     `network`: none, the links are this machine's; modelled, operations are held back until they would have
     ended on the cluster's. `on_invalid`: where the checks of a modelled or emulated run fail at its start,
     refuse it, or run it and record that it is invalid. `keep_awake`: let programs of the lowest class spin
-    while such a run goes on, so that no core falls asleep (`emulated.awake`).
+    while such a run goes on, so that no core falls asleep (`cores.keep_awake`).
     """
 
     run_by: ClassVar[str] = "daso_bench.runner.launch.local.LocalLauncher"

@@ -34,7 +34,6 @@ from . import calibration_fit as fit
 from . import calibration_ranks as ranks_entry
 from .calibration_file import cluster_of, held_out_lines, render, trace, write
 from .calibration_fit import Calibration, HoldOut, Overlap, Steps
-from .calibration_ranks import MeasureTask
 
 PAYLOADS = tuple(1024 * 4**power for power in range(9))  # 1 KiB to 64 MiB
 LOOK_STEPS, OWN_STEPS, STEPS = 3, 20, 4
@@ -129,7 +128,7 @@ class Machine:
         number = rounds(STEPS_S, round_s, 6, 100, effort)
         took = self._measure("1/4 step times", self._steps(number, STEPS, OWN_STEPS))
         number = rounds(SUMS_S, len(PAYLOADS) * own_s + SUMS_OF_A_ROUND_S, 8, 40, effort)
-        sums = MeasureTask(part="sums", rounds=number, own=self.own, payloads=PAYLOADS)
+        sums = {"part": "sums", "rounds": number, "own": self.own, "payloads": PAYLOADS}
         links = {
             kind: fit.line_fit(PAYLOADS, np.array(self._measure(f"2/4 links, {kind}", sums, pair)["sums"]))
             for kind, pair in self.pairs.items()
@@ -137,7 +136,7 @@ class Machine:
         overlap = None
         if self.ranks > 1:
             number = rounds(OVERLAP_S, 3 * own_s, 10, 150, effort)
-            task = MeasureTask(part="overlap", rounds=number, own=self.own)
+            task = {"part": "overlap", "rounds": number, "own": self.own}
             overlap = overlap_of(self._measure("3/4 overlap", task))
         return Calibration(
             command=command,
@@ -182,12 +181,13 @@ class Machine:
         modelled = _step_s(self._launch("4/4 hold-out, virtual time", virtual, 1, local.ALL_RANKS))
         return HoldOut(batch=batch, steps=steps, measured=tuple(measured), modelled=modelled)
 
-    def _steps(self, rounds: int, steps: int, own_steps: int) -> MeasureTask:
-        return MeasureTask(
-            part="steps", own=self.own, sizes=self.sizes, rounds=rounds, steps=steps, own_steps=own_steps
-        )
+    def _steps(self, rounds: int, steps: int, own_steps: int) -> dict[str, Any]:
+        task = {"part": "steps", "own": self.own, "sizes": self.sizes}
+        return {**task, "rounds": rounds, "steps": steps, "own_steps": own_steps}
 
-    def _measure(self, title: str, task: MeasureTask, cluster: ClusterConfig | None = None) -> dict[str, Any]:
+    def _measure(
+        self, title: str, task: dict[str, Any], cluster: ClusterConfig | None = None
+    ) -> dict[str, Any]:
         config = self._config
         if cluster is not None:
             train = dataclasses.replace(config.train, global_batch_size=self.own * cluster.ranks)
@@ -195,12 +195,12 @@ class Machine:
         return self._launch(title, config, config.cluster.ranks, ranks_entry.ENTRY, task)
 
     def _launch(
-        self, title: str, config: RunConfig, ranks: int, entry: str, task: MeasureTask | None = None
+        self, title: str, config: RunConfig, ranks: int, entry: str, task: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         self._launches += 1
         directory = RunDirectory.create(load.to_plain(config), self._scratch / str(self._launches))
         if task is not None:
-            write_json(directory.path / ranks_entry.TASK, dataclasses.asdict(task))
+            write_json(directory.path / ranks_entry.TASK, task)
         display.say(self._console, title, "bold")
         with display.progress(self._console, title) as on_event:
             outcome = local.launch(

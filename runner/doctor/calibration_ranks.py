@@ -7,7 +7,6 @@ not counted. The step is the train loop's own, on noise that is made beforehand.
 
 import dataclasses
 import statistics
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -37,23 +36,6 @@ NEVER = 10**12  # samples
 _STILL = 1e-12  # the learning rate: the model stays what it is, whatever noise it sees
 
 
-@dataclass(frozen=True, kw_only=True)
-class MeasureTask:
-    """What the ranks are to do: `part` is steps, sums or overlap.
-
-    `sizes`: samples of a rank's step. `own`: those of the run. `steps`, `own_steps`: that count, in a round,
-    of each size and of the run's own. `payloads`: bytes of sums.
-    """
-
-    part: str
-    rounds: int
-    own: int
-    sizes: tuple[int, ...] = ()
-    steps: int = 1
-    own_steps: int = 1
-    payloads: tuple[int, ...] = ()
-
-
 class Apart(DDP):
     """DDP whose sums can be left out, so that ranks do not exchange stop requests."""
 
@@ -64,70 +46,78 @@ class Apart(DDP):
 def measure(task: RankTask, link: Link) -> None:
     """Do what the run directory asks for; rank 0 sends the measurements as its summary.
 
+    task.json: `part` (steps, sums or overlap) and its arguments. Those of all: `rounds`; `own`, the samples
+    of the run's own step on each rank.
+
     Raises:
         ConfigError: the run directory asks for something impossible.
     """
-    wanted = MeasureTask(**read_json(task.run_dir / TASK))
+    wanted = read_json(task.run_dir / TASK)
     config, comm = meet(task)
-    part = {"steps": steps, "sums": sums, "overlap": overlap}[wanted.part]
-    measured = part(Rig(config, comm), wanted, link)
+    part = {"steps": measure_steps, "sums": measure_sums, "overlap": measure_overlap}[wanted.pop("part")]
+    measured = part(Rig(config, comm), link, **wanted)
     comm.barrier(WORLD)
     link.finish("finished", measured if task.rank == 0 else None, None)
     comm.close()
 
 
-def steps(rig: "Rig", task: MeasureTask, link: Link) -> dict[str, Any]:
+def measure_steps(
+    rig: "Rig", link: Link, *, rounds: int, own: int, sizes: list[int], steps: int, own_steps: int
+) -> dict[str, Any]:
     """Times of steps without sums, all ranks at once, the sizes in turn.
+
+    `sizes`: samples of a rank's step. `steps`, `own_steps`: that count, in a round, of each size and of the
+    run's own.
 
     Returns seconds: `sizes` [rounds][sizes][ranks], the mean of a round's steps; `own` [ranks][steps] of
     single steps of the run's own size; `own_forward` likewise their forward passes; `data` [ranks], the
     median time to get a batch of the run's own data.
     """
-    means = torch.zeros(task.rounds, len(task.sizes), dtype=torch.float64)
-    own, forward, data = [], [], []
-    for number in range(task.rounds):
-        for place in turned(len(task.sizes), number):
-            size = task.sizes[place]
-            count = task.own_steps if size == task.own else task.steps
+    means = torch.zeros(rounds, len(sizes), dtype=torch.float64)
+    whole, forward, data = [], [], []
+    for number in range(rounds):
+        for place in turned(len(sizes), number):
+            size = sizes[place]
+            count = own_steps if size == own else steps
             rig.step(size)  # the first of another size finds no memory that fits
             took = [rig.step(size) for _ in range(count)]
             means[number, place] = statistics.fmean(whole_s for whole_s, _, _ in took)
-            if size == task.own:
-                own += [whole_s for whole_s, _, _ in took]
+            if size == own:
+                whole += [whole_s for whole_s, _, _ in took]
                 forward += [forward_s for _, forward_s, _ in took]
                 data.append(rig.next_batch_s())
-        link.progress(step=number + 1, steps=task.rounds)
-    single = _doubles([*own, *forward, statistics.median(data)])
+        link.progress(step=number + 1, steps=rounds)
+    single = _doubles([*whole, *forward, statistics.median(data)])
     everybody = rig.gather(torch.cat([means.flatten(), single]))  # [ranks, all of it]
     wide = means.numel()
     by_size = everybody[:, :wide].view(-1, *means.shape)  # [ranks, rounds, sizes]
     return {
         "sizes": by_size.permute(1, 2, 0).tolist(),
-        "own": everybody[:, wide : wide + len(own)].tolist(),
-        "own_forward": everybody[:, wide + len(own) : -1].tolist(),
+        "own": everybody[:, wide : wide + len(whole)].tolist(),
+        "own_forward": everybody[:, wide + len(whole) : -1].tolist(),
         "data": everybody[:, -1].tolist(),
         "device": torch.cuda.get_device_name(device) if (device := rig.comm.device).type == "cuda" else None,
     }
 
 
-def sums(rig: "Rig", task: MeasureTask, link: Link) -> dict[str, Any]:
+def measure_sums(rig: "Rig", link: Link, *, rounds: int, own: int, payloads: list[int]) -> dict[str, Any]:
     """All-reduces of each payload: after a step of the run's own size (`paused`), and one right behind it.
 
     Then sockets and caches are cold. Returns seconds: `sums` [rounds][payloads].
     """
-    tensors = [torch.zeros(payload // 4, device=rig.comm.device) for payload in task.payloads]
+    tensors = [torch.zeros(payload // 4, device=rig.comm.device) for payload in payloads]
     for tensor in tensors:
         rig.sum(tensor)
     stamps = []
-    for number in range(task.rounds):
+    for number in range(rounds):
         for tensor in tensors:
-            rig.step(task.own)
+            rig.step(own)
             stamps.append(rig.sum(tensor))
-        link.progress(step=number + 1, steps=task.rounds)
-    return {"sums": rig.lasted(stamps).view(task.rounds, len(tensors)).tolist()}
+        link.progress(step=number + 1, steps=rounds)
+    return {"sums": rig.lasted(stamps).view(rounds, len(tensors)).tolist()}
 
 
-def overlap(rig: "Rig", task: MeasureTask, link: Link) -> dict[str, Any]:
+def measure_overlap(rig: "Rig", link: Link, *, rounds: int, own: int) -> dict[str, Any]:
     """The run's own step without sums, DDP's sums without a step, and DDP's step, in turn.
 
     Returns seconds: `alone`, `ddp`, [rounds][2], the mean over ranks of the forward pass and of forward and
@@ -135,20 +125,20 @@ def overlap(rig: "Rig", task: MeasureTask, link: Link) -> dict[str, Any]:
     share of the backward pass after which each is there.
     """
     buckets, ready = rig.buckets()
-    rig.step(task.own, averaged=True)
+    rig.step(own, averaged=True)
     alone, ddp, stamps = [], [], []
-    for number in range(task.rounds):
-        alone.append(rig.step(task.own))
+    for number in range(rounds):
+        alone.append(rig.step(own))
         stamps += [rig.sum(bucket) for bucket in buckets]
-        ddp.append(rig.step(task.own, averaged=True))
-        link.progress(step=number + 1, steps=task.rounds)
+        ddp.append(rig.step(own, averaged=True))
+        link.progress(step=number + 1, steps=rounds)
     passes = [[forward_s, compute_s] for _, forward_s, compute_s in [*alone, *ddp]]
     everybody = rig.gather(_doubles(passes).flatten())
-    means = everybody.mean(0).view(2, task.rounds, 2)
+    means = everybody.mean(0).view(2, rounds, 2)
     return {
         "alone": means[0].tolist(),
         "ddp": means[1].tolist(),
-        "sums": rig.lasted(stamps).view(task.rounds, len(buckets)).tolist(),
+        "sums": rig.lasted(stamps).view(rounds, len(buckets)).tolist(),
         "ready": ready,
     }
 

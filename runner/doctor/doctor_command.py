@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,7 @@ def doctor(words: Sequence[str], *, cwd: Path, as_json: bool = False) -> int:
             "schema_version": 1,
             "ok": not findings,
             "abilities": rows,
-            "findings": [finding.as_dict() for finding in findings],
+            "findings": [asdict(finding) for finding in findings],
             "facts": facts.as_row(),
         }
         print(json.dumps(report, indent=2))

@@ -42,7 +42,6 @@ STRATEGIES = "ddp,daso"
 TAKEN = ("strategy", "launcher", "cluster", "results_dir")
 # A check should fail soon: it neither waits long nor is repeated.
 DEFAULTS = {"timeout_min": 15, "max_requeues": 0}
-POLL_S = 1.0
 SHOWN_RANKS, SHOWN_LINKS = 64, 24
 _STYLES = {"ok": "green", "refuses": "yellow", "FAILED": "bold red"}
 
@@ -139,8 +138,8 @@ def entry(strategies: Sequence[Candidate]) -> dict[str, Any]:
 
 def _submit(directory: RunDirectory, config: RunConfig, console: Console) -> Mapping[str, Any]:
     """Submit the job and wait for its end; Ctrl-C cancels it. Returns the last status."""
-    submission = submit([(directory, config)], lambda text: display.say(console, text))
-    for reason in submission.refused.values():
+    refused = submit([(directory, config)], lambda text: display.say(console, text))
+    for reason in refused.values():
         raise MachineError(f"not submitted: {reason}")
     try:
         return _follow(directory, console)
@@ -151,19 +150,13 @@ def _submit(directory: RunDirectory, config: RunConfig, console: Console) -> Map
 
 def _follow(directory: RunDirectory, console: Console) -> Mapping[str, Any]:
     printed: set[str] = set()
-    while True:
-        jobs = slurm_status.jobs_of([directory.status()])
-        recorded = directory.status()  # read after the queue: a job that left the queue has written its end
-        status = slurm_status.with_queue(recorded, jobs.get(slurm_status.job_id(recorded) or ""))
-        if status["status"] in slurm_status.ENDED and not slurm_status.is_last_word(recorded):
-            status = slurm_status.with_queue(slurm_status.settle(directory), None)
+    status: Mapping[str, Any] = {}
+    for _, status in slurm_status.watch([directory]):
         for line in _progress_lines(status, directory.path):
             if line not in printed:
                 display.say(console, f"  {line}")
                 printed.add(line)
-        if status["status"] in slurm_status.ENDED:
-            return status
-        time.sleep(POLL_S)
+    return status
 
 
 def _progress_lines(status: Mapping[str, Any], path: Path) -> list[str]:

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import subprocess
 import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from ...strategies.errors import MachineError
 from ..config.launchers import LocalConfig
-from ..machine.cores import Awake, apart_here, threads_per_rank, timing_validity, usable_cores
+from ..machine.cores import apart_here, keep_awake, threads_per_rank, timing_reasons, usable_cores
 from ..machine.signals import LEFT_TO_THE_SUPERVISOR, SUPERVISOR_VARIABLE
 from ..records.run_directory import Outcome, RunDirectory
 from .emulated.nodes import Nodes, impossible
@@ -220,22 +221,23 @@ class _Forked(Ranks):
     workers: int
     entry: str
     preload: Sequence[str]
-    _awake: Awake | None = None
+    _awake: Sequence[subprocess.Popen[bytes]] = ()  # the processes that keep cores awake
 
     def __enter__(self) -> Self:
         self.venue.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._awake is not None:
-            self._awake.end()
+        for process in self._awake:
+            process.kill()
+            process.wait()
         self.venue.__exit__()
 
     def about(self) -> dict[str, Any]:
         if self.venue.meeting.network != "none":  # the ranks measure themselves whether they have room
             return {"timing": {"valid": False, "reasons": ["its validity is not checked yet"]}}
-        valid, reasons = timing_validity(len(self.cores), self.threads, usable_cores(), self.workers)
-        return {"timing": {"valid": valid, "reasons": reasons}}
+        reasons = timing_reasons(len(self.cores), self.threads, usable_cores(), self.workers)
+        return {"timing": {"valid": not reasons, "reasons": reasons}}
 
     def broken(self) -> str | None:
         return self.venue.broken()
@@ -244,8 +246,8 @@ class _Forked(Ranks):
         warm(self.preload)
         venue, meeting = self.venue, self.venue.meeting
         if venue.keep_awake:
-            self._awake = Awake()
-            meeting = replace(meeting, awake=self._awake.pids)
+            self._awake = keep_awake()
+            meeting = replace(meeting, awake=tuple(process.pid for process in self._awake))
         for rank, cores in enumerate(self.cores):
             task = RankTask(
                 run_dir=self.directory.path,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from ...strategies.errors import MachineError
 from ...strategies.topology import Topology
 from ..config.launchers import ExternalConfig
-from ..machine.cores import Room, apart, timing_validity
+from ..machine.cores import Room, apart, timing_reasons
 from ..machine.interfaces import interfaces, is_loopback
 from ..machine.job_rules import cluster_findings
 from ..machine.signals import signal_name
@@ -36,7 +36,7 @@ ADDRESS = "supervisor.json"
 WORKER = "daso_bench.runner.launch.worker"  # the program of a rank
 HELLO_S = 10.0  # a caller that sends nothing for so long is no rank
 FATE_S = 3.0  # from the end of a rank's line until its starter knows the exit code
-_OF_TIME = ("affinity", "threads", "timing", "devices")  # topics of findings about timing
+_OF_TIME = ("affinity", "timing", "devices")  # topics of findings about timing
 _log = logging.getLogger("daso_bench.supervisor")
 Hello = dict[str, Any]
 
@@ -369,7 +369,7 @@ def timing_of(hellos: Sequence[Hello], threads: Sequence[int], workers: int = 0)
     for ranks in _ranks_of_machines(hellos):
         cores = {core for rank in ranks for core in hellos[rank]["cores"]}
         if sum(threads[rank] + workers for rank in ranks) > len(cores):
-            reasons += timing_validity(len(ranks), threads[ranks[0]], len(cores), workers)[1]
+            reasons += timing_reasons(len(ranks), threads[ranks[0]], len(cores), workers)
     return list(dict.fromkeys(reasons))
 
 

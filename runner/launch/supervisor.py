@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from ...strategies.errors import ConfigError, MachineError
-from ..machine.signals import Interrupts, remembered
+from ..machine.signals import Interrupts, raise_if_interrupted
 from ..records.run_directory import INTERRUPTED, Outcome, RunDirectory
 from .failures import Fault, Rank, exception_fault, exit_fault, is_stopped, judge, whereabouts
 
@@ -87,7 +87,7 @@ def run_attempt(
     begun, it is then recorded as failed. Raises KeyboardInterrupt if an interrupt cannot be recorded.
     """
     with directory.lock(), ranks, _logging_to(directory.supervisor_log), Interrupts() as interrupts:
-        remembered.raise_if_interrupted()
+        raise_if_interrupted()
         attempt = directory.begin_attempt(**ranks.about())
         reporter = _Reporter(directory, on_event)
         started: list[Rank] = []

@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,17 +22,6 @@ CONNECT_S = 5.0
 WELCOME_S = 900.0  # the supervisor refuses all ranks earlier if one does not come
 _EARLY = (signal.SIGUSR2, signal.SIGTERM)
 _early_signals: list[int] = []
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """Which rank this process is. `key`: of the start it belongs to."""
-
-    rank: int
-    ranks: int
-    node: int
-    local_rank: int
-    key: str
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -46,15 +34,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     parser.add_argument("--entry", default="daso_bench.runner.launch.rank:run_rank", help="what a rank does")
     options = parser.parse_args(arguments)
     try:
-        place = place_of(os.environ)
-        if options.key is None and place.rank == 0:
+        place, start_key = place_of(os.environ)
+        if options.key is None and place["rank"] == 0:
             from .torchrun import supervise
 
-            sys.exit(supervise(options.run_dir, place.key))
+            sys.exit(supervise(options.run_dir, start_key))
         if options.key is None and _is_finished(options.run_dir):  # rank 0 prints that and ends
             sys.exit(0)
-        key = options.key or place.key
-        line, token = find(options.run_dir, key)
+        line, token = find(options.run_dir, options.key or start_key)
         _serve(options.run_dir, place, line, token, options.entry)
     except (LookupError, OSError) as error:
         print(f"daso-bench worker on {socket.gethostname()}: {error}", file=sys.stderr)
@@ -75,31 +62,27 @@ def _is_finished(run_dir: Path) -> bool:
     return status in DONE
 
 
-def place_of(environ: Mapping[str, str]) -> Place:
-    """This process's place, from torchrun's variables or else Slurm's. Raises LookupError without either."""
+def place_of(environ: Mapping[str, str]) -> tuple[dict[str, int], str]:
+    """This process's `rank`, `ranks`, `node` and `local_rank`; and the key of the start it belongs to.
+
+    From torchrun's variables, or else Slurm's. Raises LookupError without either.
+    """
     if "TORCHELASTIC_RUN_ID" in environ:
         restart = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         port = environ.get("MASTER_PORT", "")  # two starts with the same id meet at different ports
-        return Place(
-            rank=int(environ["RANK"]),
-            ranks=int(environ["WORLD_SIZE"]),
-            node=int(environ["GROUP_RANK"]),
-            local_rank=int(environ["LOCAL_RANK"]),
-            key=f"torchrun-{environ['TORCHELASTIC_RUN_ID']}-{port}-{restart}",
-        )
-    if "SLURM_PROCID" in environ:
+        key = f"torchrun-{environ['TORCHELASTIC_RUN_ID']}-{port}-{restart}"
+        names = ("RANK", "WORLD_SIZE", "GROUP_RANK", "LOCAL_RANK")
+    elif "SLURM_PROCID" in environ:
         parts = [environ.get(name, "0") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")]
-        return Place(
-            rank=int(environ["SLURM_PROCID"]),
-            ranks=int(environ["SLURM_NTASKS"]),
-            node=int(environ["SLURM_NODEID"]),
-            local_rank=int(environ["SLURM_LOCALID"]),
-            key=f"slurm-{'-'.join(parts)}",
+        key = f"slurm-{'-'.join(parts)}"
+        names = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_NODEID", "SLURM_LOCALID")
+    else:
+        raise LookupError(
+            "neither torchrun (RANK, WORLD_SIZE, ...) nor srun (SLURM_PROCID, ...) started this process; "
+            "on one machine use `daso-bench launcher=local`"
         )
-    raise LookupError(
-        "neither torchrun (RANK, WORLD_SIZE, ...) nor srun (SLURM_PROCID, ...) started this process; "
-        "on one machine use `daso-bench launcher=local`"
-    )
+    keys = ("rank", "ranks", "node", "local_rank")
+    return {name: int(environ[variable]) for name, variable in zip(keys, names, strict=True)}, key
 
 
 def find(run_dir: Path, key: str, patience_s: float = FIND_S) -> tuple[socket.socket, str]:
@@ -125,7 +108,7 @@ def find(run_dir: Path, key: str, patience_s: float = FIND_S) -> tuple[socket.so
     raise LookupError(why)
 
 
-def _serve(run_dir: Path, place: Place, line: socket.socket, token: str, entry: str) -> NoReturn:
+def _serve(run_dir: Path, place: Mapping[str, int], line: socket.socket, token: str, entry: str) -> NoReturn:
     """Send hello, wait for the welcome, and run the rank."""
     import yaml
 
@@ -133,7 +116,7 @@ def _serve(run_dir: Path, place: Place, line: socket.socket, token: str, entry: 
     from .remote import read_line
 
     launcher = yaml.safe_load((run_dir / "config.yaml").read_text(encoding="utf-8"))["launcher"]
-    listener = _listener(launcher.get("port") or 0) if place.rank == 0 else None
+    listener = _listener(launcher.get("port") or 0) if place["rank"] == 0 else None
     port = listener.getsockname()[1] if listener is not None else None
     interface = launcher.get("interface")
     line.sendall(json.dumps(hello(run_dir, place, line, token, port, interface)).encode() + b"\n")
@@ -149,8 +132,8 @@ def _serve(run_dir: Path, place: Place, line: socket.socket, token: str, entry: 
         link.interrupt(number)
     task = RankTask(
         run_dir=run_dir.absolute(),
-        rank=place.rank,
-        ranks=place.ranks,
+        rank=place["rank"],
+        ranks=place["ranks"],
         port=answer["port"],
         threads=answer["threads"],
         entry=entry,
@@ -162,7 +145,12 @@ def _serve(run_dir: Path, place: Place, line: socket.socket, token: str, entry: 
 
 
 def hello(
-    run_dir: Path, place: Place, line: socket.socket, token: str, port: int | None, interface: str | None
+    run_dir: Path,
+    place: Mapping[str, int],
+    line: socket.socket,
+    token: str,
+    port: int | None,
+    interface: str | None,
 ) -> dict[str, Any]:
     """A rank's first message: its number, its place, its cores, and the facts about its process."""
     from ..machine.cores import affinity, usable_cores
@@ -176,10 +164,7 @@ def hello(
     return {
         "kind": "hello",
         "token": token,
-        "rank": place.rank,
-        "ranks": place.ranks,
-        "node": place.node,
-        "local_rank": place.local_rank,
+        **place,
         "host": host,
         "boot": boot,  # of the running machine, the same for all its processes and host names
         "pid": os.getpid(),

@@ -57,27 +57,25 @@ def _cpu_quota(root: Path, membership: Path) -> float | None:
     return min(quotas, default=None)
 
 
-def threads_per_rank(
-    setting: int | Literal["auto"], ranks: int, cores: int | None = None, workers: int = 0
-) -> int:
+def threads_per_rank(setting: int | Literal["auto"], ranks: int, workers: int = 0) -> int:
     """Threads of each of `ranks` ranks on this host: the setting, or usable cores // ranks (at least 1).
 
     `workers`: loader workers of each rank; `auto` leaves a core to each.
     """
     if setting == "auto":
-        return max(1, (usable_cores() if cores is None else cores) // ranks - workers)
+        return max(1, usable_cores() // ranks - workers)
     return setting
 
 
-def timing_validity(ranks: int, threads: int, cores: int, workers: int = 0) -> tuple[bool, list[str]]:
-    """Whether `ranks` x (`threads` + `workers`) fit on `cores`, and if not, why timing is invalid."""
+def timing_reasons(ranks: int, threads: int, cores: int, workers: int = 0) -> list[str]:
+    """Why timing is invalid: `ranks` x (`threads` + `workers`) do not fit on `cores`; [] if they do."""
     if ranks * (threads + workers) <= cores:
-        return True, []
+        return []
     who = f"{ranks} rank{'s' * (ranks != 1)} x {threads} thread{'s' * (threads != 1)}"
     if workers:
         who += f" and {workers} loader worker{'s' * (workers != 1)}"
     verb = "share" if ranks != 1 else "shares"
-    return False, [f"{who} {verb} {cores} core{'s' * (cores != 1)}"]
+    return [f"{who} {verb} {cores} core{'s' * (cores != 1)}"]
 
 
 # ------------------------------------------------------------------ cores of their own for ranks
@@ -158,33 +156,19 @@ def _too_few(rooms: Sequence[Room]) -> MachineError:
 # ------------------------------------------------------------------ cores kept awake
 
 
-class Awake:
-    """One spinning process per usable core until `end`; none where the system has no class SCHED_IDLE.
+def keep_awake() -> list[subprocess.Popen[bytes]]:
+    """Start one spinning process per usable core; none where the system has no class SCHED_IDLE.
 
     Ranks that mostly sleep leave cores idle, and a core that has gone to sleep is late for its next work: 30
     to 240 us on average in a virtual machine, and the queues of the links are served by the same cores. Sums
     of 4 MiB at 0.4 Gbit/s were 2 to 9 % late on an idle machine, 0.4 to 4.6 % where each core was kept awake.
     Any other process that wants the core has it at once.
 
-    The kernel ends the processes with the thread that started them: start them in the main thread. `pids`:
-    for the check that counts what other programs compute.
+    The kernel ends the processes with the thread that started them: start them in the main thread.
     """
-
-    def __init__(self) -> None:
-        wanted = usable_cores() if hasattr(os, "SCHED_IDLE") else 0
-        self._processes = [
-            subprocess.Popen(
-                [sys.executable, "-P", "-m", __name__, str(os.getpid())], stdin=subprocess.DEVNULL
-            )
-            for _ in range(wanted)
-        ]
-        self.pids = tuple(process.pid for process in self._processes)
-
-    def end(self) -> None:
-        """End the processes. May be called again."""
-        for process in self._processes:
-            process.kill()
-            process.wait()
+    command = [sys.executable, "-P", "-m", __name__, str(os.getpid())]
+    wanted = usable_cores() if hasattr(os, "SCHED_IDLE") else 0
+    return [subprocess.Popen(command, stdin=subprocess.DEVNULL) for _ in range(wanted)]
 
 
 def computed_s(pids: tuple[int, ...], proc: Path = Path("/proc")) -> float:

@@ -98,20 +98,14 @@ class MachineFacts(ProcessFacts):
     emulation: Mapping[str, Any]
 
 
-def process_facts(
-    results_dir: Path | None,
-    *,
-    master: str | None = None,
-    with_commit: bool = True,
-    with_torch: bool = False,
-) -> ProcessFacts:
+def process_facts(results_dir: Path, *, master: str | None = None, with_torch: bool = False) -> ProcessFacts:
     """The facts of this process.
 
-    `results_dir`: the folder of runs (None: not looked at). `master`: the host of rank 0. `with_commit` asks
-    git about the source (0.1 s); `with_torch` imports torch (seconds) and counts devices.
+    `results_dir`: the folder of runs. `master`: the host of rank 0. `with_torch` imports torch (seconds) and
+    counts devices.
     """
     memory = psutil.virtual_memory()
-    commit, dirty = commit_of(PACKAGE) if with_commit else (None, None)
+    commit, dirty = commit_of(PACKAGE)
     return ProcessFacts(
         host=socket.gethostname(),
         interfaces=interfaces(),
@@ -175,8 +169,8 @@ def _device_files(folder: Path) -> list[str]:
     )
 
 
-def _folders(results_dir: Path | None) -> dict[str, dict[str, Any]]:
-    paths: dict[str, Path] = {} if results_dir is None else {"results": results_dir}
+def _folders(results_dir: Path) -> dict[str, dict[str, Any]]:
+    paths = {"results": results_dir}
     try:
         paths["tmp"] = Path(os.environ.get("TMPDIR") or tempfile.gettempdir())
     except FileNotFoundError:  # Python can write into none of its candidates

@@ -10,7 +10,7 @@ from functools import cached_property
 from statistics import median
 from typing import Any
 
-from .cores import timing_validity
+from .cores import timing_reasons
 from .facts import ProcessFacts
 from .rules import PROCESS_RULES, Finding, Severity, apply, merged, on, outward, usable_interfaces
 
@@ -66,7 +66,7 @@ def pinned(job: JobFacts) -> Iterator[Finding]:
 
 
 def _pinned(job: JobFacts, ranks: int, cores: int, all_cores: int, hosts: Sequence[str]) -> Finding:
-    what = f"{job.on(hosts)}: {timing_validity(ranks, job.threads, cores)[1][0]} (of {all_cores})"
+    what = f"{job.on(hosts)}: {timing_reasons(ranks, job.threads, cores)[0]} (of {all_cores})"
     cause = "they wait for each other's cores, and timings are not valid"
     bindings = (facts.variables.get("SLURM_CPU_BIND", "") for host in hosts for facts in job.hosts[host])
     binding = next((text for text in bindings if "mask_cpu:" in text or "map_cpu:" in text), None)

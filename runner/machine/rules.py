@@ -7,7 +7,7 @@ itself refuses with a clear message before it starts.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from .facts import SLOWING_VARIABLES, MachineFacts, ProcessFacts
@@ -37,9 +37,6 @@ class Finding:
     what: str
     cause: str
     fix: str
-
-    def as_dict(self) -> dict[str, str]:
-        return asdict(self)
 
 
 def apply(rules: Iterable[Callable[[Any], Iterable[Finding]]], facts: Any) -> list[Finding]:

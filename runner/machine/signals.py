@@ -53,40 +53,38 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-class Remembered:
+_interrupted = False
+
+
+@contextmanager
+def interrupt_remembered() -> Iterator[None]:
     """Ctrl-C raises KeyboardInterrupt and is remembered: an import in C may drop the exception and go on.
 
-    A context manager around all that a program does, in the main thread (in others it does nothing).
+    Around all that a program does, in the main thread (in others it does nothing).
     """
+    global _interrupted
+    _interrupted = False
+    here = threading.current_thread() is threading.main_thread()
+    if not here or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
 
-    def __init__(self) -> None:
-        self.asked = False
-        self._before: Any = None
-
-    def __enter__(self) -> Self:
-        self.asked = False
-        here = threading.current_thread() is threading.main_thread()
-        if here and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            self._before = signal.signal(signal.SIGINT, self._raise)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
-
-    def raise_if_interrupted(self) -> None:
-        """Raises KeyboardInterrupt if there was one before."""
-        if self.asked:
-            raise KeyboardInterrupt
-
-    def _raise(self, _number: int, _frame: FrameType | None) -> None:
-        self.asked = True
+    def remember(_number: int, _frame: FrameType | None) -> None:
+        global _interrupted
+        _interrupted = True
         raise KeyboardInterrupt
 
+    before = signal.signal(signal.SIGINT, remember)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
-remembered = Remembered()
+
+def raise_if_interrupted() -> None:
+    """Raises KeyboardInterrupt if there was one since `interrupt_remembered` was entered."""
+    if _interrupted:
+        raise KeyboardInterrupt
 
 
 class Interrupts:

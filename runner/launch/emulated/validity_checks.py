@@ -14,7 +14,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -61,38 +61,12 @@ def off_reason(size: int, asked_s: float, achieved_s: float, *, floor_s: float, 
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Counted:
-    """What one rank's checks have counted while it trained. None where the system does not count it.
-
-    `queued_ns`: stood in the run queue. `cores_s`, `own_s`, `room_s`: what ran on all cores, this process's
-    part of it, and what could have run. `steps`, `overruns`: of the padding.
-    """
-
-    train_ns: int = 0
-    queued_ns: int | None = 0
-    steps: int = 0
-    overruns: int = 0
-    cores_s: float | None = 0.0
-    own_s: float = 0.0
-    room_s: float = 0.0
-    reasons: list[str] = field(default_factory=list)
-
-    def and_then(self, later: "Counted") -> "Counted":
-        """Both together."""
-        total: dict[str, Any] = {}
-        for name, before in asdict(self).items():
-            after = getattr(later, name)
-            total[name] = None if before is None or after is None else before + after
-        return Counted(**total)
-
-
 class ValidityChecks(Callback):
     """One rank's checks; all ranks call each method together and get the same reasons.
 
     Args:
         meeting: names who makes the links.
-        queue: the rank's; another callback reports when the rank trains.
+        queue: the rank's; another callback reports when the rank trains, and keeps earlier attempts' counts.
         refuse: whether a run that fails its checks at the start is refused.
     """
 
@@ -117,7 +91,7 @@ class ValidityChecks(Callback):
         self._reasons: list[str] = []
         self._measured: dict[str, Any] = {"network": meeting.network}
         self._queue, self._cores = queue, Cores(meeting.awake)
-        self._before = Counted()  # by the attempts that this one goes on from
+        self._before: Mapping[str, Any] = {}  # the counts of the attempts that this one goes on from
 
     def on_prepared(self, replica: Any, batch_order: BatchOrder) -> None:
         """Measure the layers, the floor and the links, after the undone step and before training.
@@ -155,15 +129,15 @@ class ValidityChecks(Callback):
         """
         if finished and self._links_are_shaped():
             self._check_links(self._comm.traffic.sizes("inter"))
-        counted = self._counted(train_ns)
-        queue = -1.0 if counted.queued_ns is None else counted.queued_ns / max(1, counted.train_ns)
-        overruns = counted.overruns / max(1, counted.steps)
-        cores_s = -1.0 if counted.cores_s is None else counted.cores_s
-        shares = self._gather([queue, overruns, cores_s, counted.own_s])
+        counted = self.state_dict(train_ns)
+        queue, cores_s = self._queue.share(train_ns), counted["cores_s"]
+        overruns = counted["overruns"] / max(1, counted["steps"])
+        known = [-1.0 if number is None else number for number in (queue, overruns, cores_s)]
+        shares = self._gather([*known, counted["own_s"]])
         queues, overrun = [row[0] for row in shares], [row[1] for row in shares]
         self._measured["run_queue_share"] = None if min(queues) < 0 else queues
         self._measured["overrun_share"] = overrun
-        self._judge_others(shares[0][2], sum(row[3] for row in shares), counted.room_s)
+        self._judge_others(shares[0][2], sum(row[3] for row in shares), counted["room_s"])
         if max(queues) > QUEUE_LIMIT:
             self._reasons.append(
                 f"threads of rank {_place_of_largest(queues)} stood ready without a core for "
@@ -176,31 +150,32 @@ class ValidityChecks(Callback):
                 f"in {max(overrun):.1%} of steps (at most {OVERRUN_LIMIT:.0%}); take a slower device "
                 "(cluster.device.samples_per_second)"
             )
-        reasons = list(dict.fromkeys([*self._before.reasons, *self._reasons]))
+        reasons = list(dict.fromkeys([*counted["reasons"], *self._reasons]))
         return {"validity": {"valid": not reasons, "reasons": reasons, **self._measured}}
 
     def state_dict(self, train_ns: int) -> dict[str, Any]:
-        """What a resumed run's verdict needs of this attempt, and of those before it."""
-        return asdict(self._counted(train_ns))
+        """What a resumed run's verdict needs: counts of this attempt and those before it, None if unknown.
+
+        `steps`, `overruns`: of the padding. `cores_s`, `own_s`, `room_s`: what ran on all cores, this
+        process's part of it, and what could have run.
+        """
+        padding, cores = self._padding, self._cores
+        counted: dict[str, Any] = {
+            "steps": 0 if padding is None else padding.steps,
+            "overruns": 0 if padding is None else padding.overruns,
+            "cores_s": cores.all_s,
+            "own_s": cores.own_s,
+            "room_s": cores.wall_s * (os.cpu_count() or 1),
+            "reasons": list(self._reasons),
+        }
+        for name, before in self._before.items():
+            later = counted[name]
+            counted[name] = None if before is None or later is None else before + later
+        return counted
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from `state_dict`."""
-        self._before = Counted(**state)
-
-    def _counted(self, train_ns: int) -> Counted:
-        padding, cores = self._padding, self._cores
-        return self._before.and_then(
-            Counted(
-                train_ns=train_ns,
-                queued_ns=self._queue.waited_ns,
-                steps=0 if padding is None else padding.steps,
-                overruns=0 if padding is None else padding.overruns,
-                cores_s=cores.all_s,
-                own_s=cores.own_s,
-                room_s=cores.wall_s * (os.cpu_count() or 1),
-                reasons=list(self._reasons),
-            )
-        )
+        self._before = state
 
     def _judge_others(self, all_s: float, own_s: float, room_s: float) -> None:
         """Whether other programs used the cores while the ranks trained."""

@@ -4,7 +4,7 @@ import re
 import shlex
 import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -99,16 +99,6 @@ def is_last_word(status: Mapping[str, Any]) -> bool:
     return status["status"] not in queue.LIVE and status.get("reason") != SUPERVISOR_GONE
 
 
-def settle(run: RunDirectory) -> dict[str, Any]:
-    """The status of a run whose job has ended, once the file system here shows the end that it recorded."""
-    deadline = time.monotonic() + LATE_S
-    while True:
-        status = run.status()
-        if is_last_word(status) or time.monotonic() >= deadline:
-            return status
-        time.sleep(2.0)
-
-
 def cancel(run: RunDirectory) -> str:
     """Have `run` end for good; returns what was done. Raises ConfigError, MachineError."""
     status = run.status()
@@ -130,33 +120,40 @@ def cancel(run: RunDirectory) -> str:
     return f"taken out of the queue (job {id})" if id is not None else "cancelled"
 
 
+def watch(runs: Sequence[RunDirectory]) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The status of each run with what the queue adds, look by look, until all have ended."""
+    waiting = {run.path: run for run in runs}
+    gone_s: dict[Path, float] = {}
+    while waiting:
+        jobs = jobs_of(run.status() for run in waiting.values())
+        for path, run in list(waiting.items()):
+            status = run.status()  # read after the queue: a job that is gone has written its last status
+            combined = with_queue(status, jobs.get(job_id(status) or ""))
+            if combined["status"] in ENDED and not is_last_word(status):
+                # The job is gone, but the file system may still show an older status.json.
+                if time.monotonic() - gone_s.setdefault(path, time.monotonic()) < LATE_S:
+                    continue
+            else:
+                gone_s.pop(path, None)
+            yield path, combined
+            if combined["status"] in ENDED:
+                del waiting[path]
+        if waiting:
+            time.sleep(POLL_S)
+
+
 def follow(runs: Sequence[RunDirectory], console: Console) -> int:
     """Print the progress of `runs` until all have ended, for `launcher.wait=true`; returns the exit code.
 
     Ctrl-C leaves the jobs alone.
     """
     shown: dict[str, tuple[str, float]] = {}  # by run: its state, and when its progress was shown
-    waiting = {run.path: run for run in runs}
     ended: dict[Path, Mapping[str, Any]] = {}
-    gone_s: dict[Path, float] = {}
     try:
-        while waiting:
-            jobs = jobs_of(run.status() for run in waiting.values())
-            for path, run in list(waiting.items()):
-                status = run.status()  # read after the queue: a job that is gone has written its last status
-                combined = with_queue(status, jobs.get(job_id(status) or ""))
-                if combined["status"] in ENDED and not is_last_word(status):
-                    # The job is gone, but the file system may still show an older status.json.
-                    if time.monotonic() - gone_s.setdefault(path, time.monotonic()) < LATE_S:
-                        continue
-                else:
-                    gone_s.pop(path, None)
-                _show_change(console, path.name, combined, shown)
-                if combined["status"] in ENDED:
-                    ended[path] = combined
-                    del waiting[path]
-            if waiting:
-                time.sleep(POLL_S)
+        for path, status in watch(runs):
+            _show_change(console, path.name, status, shown)
+            if status["status"] in ENDED:
+                ended[path] = status
     except KeyboardInterrupt:
         display.say(console, "no longer followed; the jobs go on (daso-bench cancel DIR ends them)")
         return 130

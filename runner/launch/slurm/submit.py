@@ -11,7 +11,6 @@ import secrets
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -57,39 +56,28 @@ class SlurmLauncher(Launcher):
         for run, _ in runs:
             run.cancel_file.unlink(missing_ok=True)
         display.say(console, f"slurm: {len(runs)} run{'s' * (len(runs) != 1)}", "bold")
-        done = submit(runs, lambda text: display.say(console, text))
-        for id, job_id in done.present.items():
-            display.say(console, f"{id}: in the queue already, as job {job_id}")
-        for id, why in done.refused.items():
+        refused = submit(runs, lambda text: display.say(console, text))
+        for id, why in refused.items():
             display.say(console, f"{id}: not submitted: {why}", "red")
         if self.waits([config for _, config in runs]):
-            followed = [run for run, _ in runs if run.run_id not in done.refused]
-            return max(slurm_status.follow(followed, console), 3 if done.refused else 0)
+            followed = [run for run, _ in runs if run.run_id not in refused]
+            return max(slurm_status.follow(followed, console), 3 if refused else 0)
         for folder in dict.fromkeys(run.path.parent for run, _ in runs):
             where = runs[0][0].path if len(runs) == 1 else folder
             display.say(console, f"look: daso-bench status {shlex.quote(str(where))}")
-        return 3 if done.refused else 0
+        return 3 if refused else 0
 
     def waits(self, configs: Sequence[RunConfig]) -> bool:
         return any(isinstance(config.launcher, SlurmConfig) and config.launcher.wait for config in configs)
 
 
-@dataclass
-class Submitted:
-    """The runs of a submission: submitted as a job, in the queue already, or refused (and why)."""
-
-    jobs: dict[str, str] = field(default_factory=dict)  # run id -> job id
-    present: dict[str, str] = field(default_factory=dict)  # the same, of runs that were there before
-    refused: dict[str, str] = field(default_factory=dict)  # run id -> why
-
-
-def submit(runs: Runs, tell: Callable[[str], None]) -> Submitted:
+def submit(runs: Runs, tell: Callable[[str], None]) -> dict[str, str]:
     """Put `runs` (existing run directories that are not finished) into Slurm's queue.
 
     Runs that are there already are left alone. Ids are written into each run's status.json as they come.
-    Raises ConfigError, MachineError if nothing could be submitted.
+    Returns why runs were refused, by run id. Raises ConfigError, MachineError if nothing could be submitted.
     """
-    done = Submitted()
+    refused: dict[str, str] = {}
     for study, members in _by_study(runs).items():
         with _locked(study):
             live = queued_runs(study)
@@ -97,20 +85,20 @@ def submit(runs: Runs, tell: Callable[[str], None]) -> Submitted:
             for directory, config in members:
                 queued = live.get(directory.run_id)
                 if queued is not None:
-                    done.present[directory.run_id] = queued.id
+                    tell(f"{directory.run_id}: in the queue already, as job {queued.id}")
                     # The process that submitted it may have died before it wrote the id.
                     if slurm_status.job_id(directory.status()) != queued.id:
                         _note_job(directory, queued.id, queued.name)
                 elif directory.status()["status"] == "running":
-                    done.refused[directory.run_id] = "it is being run, by no job of this study"
+                    refused[directory.run_id] = "it is being run, by no job of this study"
                 else:
                     new.append((directory, config))
             if new:
                 most, array = queue.max_submit(), queue.setting("MaxArraySize")
                 room = len(new) if most is None else max(0, most - len(live))
                 for request, batch in _batches(new, array):
-                    room -= _submit_batch(study, request, batch, room, done, tell)
-    return done
+                    room -= _submit_batch(study, request, batch, room, refused, tell)
+    return refused
 
 
 def queued_runs(study: Path) -> dict[str, queue.QueuedJob]:
@@ -164,13 +152,13 @@ def _submit_batch(
     request: JobRequest,
     members: list[RunDirectory],
     room: int,
-    done: Submitted,
+    refused: dict[str, str],
     tell: Callable[[str], None],
 ) -> int:
     """Submit as many of `members` as there is `room` for; returns how many are in the queue now."""
     accepted, rest = members[:room], members[room:]
     for directory in rest:
-        done.refused[directory.run_id] = "more than the site lets you submit at once; repeat it later"
+        refused[directory.run_id] = "more than the site lets you submit at once; repeat it later"
     if not accepted:
         return 0
     for line in request.describe():
@@ -186,10 +174,9 @@ def _submit_batch(
         ids = _sbatch(request, name, folder, accepted)
     except (MachineError, OSError) as error:
         for directory in accepted:
-            done.refused[directory.run_id] = str(error)
+            refused[directory.run_id] = str(error)
         return 0
     for directory, id in zip(accepted, ids, strict=True):
-        done.jobs[directory.run_id] = id
         _note_job(directory, id, name)
     tell(f"  submitted as job {ids[0].partition('_')[0]}" + (f", {len(ids)} runs" if len(ids) > 1 else ""))
     return len(accepted)

@@ -21,7 +21,6 @@ from daso_bench.runner.doctor import calibration_fit as fit
 from daso_bench.runner.doctor.calibrate_command import calibrate, overlap_of, rounds, steps_of
 from daso_bench.runner.doctor.calibration_file import MESSAGES, cluster_of, render
 from daso_bench.runner.doctor.calibration_fit import Calibration, HoldOut
-from daso_bench.runner.doctor.calibration_ranks import turned
 from daso_bench.runner.launch import local
 from daso_bench.runner.records.run_directory import Outcome
 from daso_bench.runner.simulation.simulated_world import simulate
@@ -191,10 +190,6 @@ def test_the_hold_out_is_a_size_that_was_not_fitted():
     assert fit.held_out(1, [1, 2, 4], 2) is None
 
 
-def test_sizes_take_turns():
-    assert [turned(3, number) for number in range(3)] == [[0, 1, 2], [1, 2, 0], [2, 0, 1]]
-
-
 def test_slow_models_are_measured_in_fewer_rounds():
     assert [rounds(40.0, round_s, 6, 100) for round_s in (0.1, 1.0, 10.0)] == [100, 40, 6]
     assert rounds(40.0, 1.0, 6, 100, effort=0.03) == 2
@@ -312,15 +307,6 @@ def test_clamped_and_infinite_numbers_are_written_and_read(
     text = render(dataclasses.replace(results, steps=steps), "mine")
     assert getattr(cluster_of(text).device, key) == value
     assert remark in text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(31230.4, "31230"), (0.0000123456, "0.00001235"), (7.5, "7.5"), (0.0, "0"), (math.inf, ".inf")],
-)
-def test_numbers_are_numbers_to_every_reader(value: float, text: str):
-    assert calibration_file.number(value) == text
-    assert yaml.safe_load(text) == pytest.approx(value, rel=1e-3)
 
 
 def test_the_trace_is_what_a_device_reads(tmp_path: Path):

@@ -30,6 +30,7 @@ def twelve_cores(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"loader_workers": 1}, 2, 12),
         ({"loader_workers": 5}, 1, 24),
         ({"loader_workers": 1, "threads_per_rank": 2}, 2, 12),
+        ({"threads_per_rank": 5}, 5, 20),
     ],
 )
 def test_auto_leaves_a_core_to_each_loader_worker(launcher: dict[str, Any], threads: int, cores: int) -> None:

@@ -18,7 +18,7 @@ from real_runs import alive, members
 from daso_bench.runner.launch import local
 from daso_bench.runner.launch.local import launch
 from daso_bench.runner.records.run_directory import Outcome, RunDirectory
-from daso_bench.strategies.errors import ConfigError, MachineError
+from daso_bench.strategies.errors import MachineError
 
 HERE = Path(__file__).parents[1]
 LIMIT_S = 10.0
@@ -134,12 +134,11 @@ def test_every_way_of_leaving_early_is_seen(tmp_path: Path, how: str, words: str
     assert words in reason
 
 
-@pytest.mark.parametrize("bad", [0, 2])
-def test_a_killed_rank_is_named_with_its_signal_and_collective(tmp_path: Path, bad: int) -> None:
-    directory = make(tmp_path, bad=bad, how="wait")
-    outcome, _ = run(directory, "fails", ranks=3, on_event=kill_when_going(bad, signal.SIGKILL))
+def test_a_killed_rank_is_named_with_its_signal_and_collective(tmp_path: Path) -> None:
+    directory = make(tmp_path, bad=0, how="wait")
+    outcome, _ = run(directory, "fails", ranks=3, on_event=kill_when_going(0, signal.SIGKILL))
     reason = failed(directory, outcome)
-    assert reason.startswith(f"rank {bad}: killed by SIGKILL")
+    assert reason.startswith("rank 0: killed by SIGKILL")
     assert "last in all_reduce/gradients" in reason
 
 
@@ -188,22 +187,6 @@ def test_a_taken_port_is_named_and_costs_nothing(tmp_path: Path) -> None:
     outcome, events = run(directory, "works", port=port)  # free again: the user's port is respected
     assert outcome.status == "finished"
     assert events[0]["port"] == port
-
-
-def test_the_same_run_twice_is_refused_by_name(tmp_path: Path) -> None:
-    directory = make(tmp_path)
-    refused: list[str] = []
-
-    def on_event(event: dict[str, Any], events: Events) -> None:
-        if event["kind"] == "start":
-            assert directory.state() == "running"
-            with pytest.raises(ConfigError) as error:
-                launch(RunDirectory.open(directory.path), ranks=1, threads=1, port=None, stall_s=9)
-            refused.append(str(error.value))
-
-    outcome, _ = run(directory, "works", on_event=on_event)
-    assert outcome.status == "finished"
-    assert f"run {directory.run_id} is being run by pid {os.getpid()} on {socket.gethostname()}" in refused[0]
 
 
 def test_one_forkserver_serves_a_sweep_and_the_script_is_not_run_again(tmp_path: Path) -> None:

@@ -291,8 +291,8 @@ def test_a_lost_rank_says_that_nobody_knows_why():
     ],
 )
 def test_the_environment_says_which_rank_a_process_is(environ: dict[str, str], place: tuple[Any, ...]):
-    found = worker.place_of(environ)
-    assert (found.rank, found.ranks, found.node, found.local_rank, found.key) == place
+    ranks, key = worker.place_of(environ)
+    assert (ranks["rank"], ranks["ranks"], ranks["node"], ranks["local_rank"], key) == place
 
 
 def test_a_process_that_nobody_started_as_a_rank_says_so():
@@ -304,7 +304,7 @@ def test_ranks_that_are_told_to_take_a_cpu_are_not_asked_for_a_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     short = Finding("error", "devices", "2 ranks see 1 GPU", "they share it", "sbatch --gpus-per-node=2")
-    slow = Finding("warning", "threads", "2 ranks on 1 core", "they share it", "fewer")
+    slow = Finding("warning", "affinity", "2 ranks on 1 core", "they share it", "fewer")
     monkeypatch.setattr(remote, "cluster_findings", lambda *_, **__: [short, slow])
     directory = make(tmp_path)
     here = {"node": 0, "host": "h", "boot": "b", "facts": {}}

@@ -253,14 +253,3 @@ def test_time_adds_up_and_the_saved_model_scores_as_recorded(tmp_path: Path, str
         (2, 1, 0, 1),
         (3, 1, 1, 1),
     ]
-
-
-def test_a_run_that_diverges_is_a_row_with_a_status(tmp_path: Path):
-    from daso_bench.runner.config.optimizers import SGD
-
-    cfg = config(results=tmp_path, optimizer=SGD(lr=1e30))
-    directory, outcome = launch(cfg)
-    assert (outcome.status, outcome.exit_code) == ("diverged", 1)
-    assert "not finite" in (outcome.reason or "")
-    assert directory.status()["status"] == "diverged"
-    assert [row["kind"] for row in read_records(directory.metrics).rows][-1] == "summary"

@@ -23,8 +23,7 @@ from daso_bench.runner.machine.cores import (
     apart,
     apart_here,
     keep_to,
-    threads_per_rank,
-    timing_validity,
+    timing_reasons,
     usable_cores,
 )
 from daso_bench.runner.records.json_lines import read_json
@@ -134,16 +133,6 @@ def test_the_record_has_each_ranks_own_cores(tmp_path: Path, many: bool):
 
 
 @pytest.mark.parametrize(
-    ("setting", "ranks", "cores", "threads"),
-    [("auto", 2, 8, 4), ("auto", 3, 8, 2), ("auto", 4, 2, 1), (3, 4, 2, 3)],
-)
-def test_threads_are_the_cores_over_the_ranks_unless_told(
-    setting: int | str, ranks: int, cores: int, threads: int
-) -> None:
-    assert threads_per_rank(setting, ranks, cores) == threads  # pyright: ignore[reportArgumentType]
-
-
-@pytest.mark.parametrize(
     ("ranks", "threads", "cores", "reasons"),
     [
         (2, 1, 2, []),
@@ -155,7 +144,7 @@ def test_threads_are_the_cores_over_the_ranks_unless_told(
 def test_a_timing_on_shared_cores_is_not_valid(
     ranks: int, threads: int, cores: int, reasons: list[str]
 ) -> None:
-    assert timing_validity(ranks, threads, cores) == (not reasons, reasons)
+    assert timing_reasons(ranks, threads, cores) == reasons
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system knows no affinity")

@@ -10,7 +10,7 @@ import pytest
 from asking import code_of
 
 from daso_bench.runner.cli import commands
-from daso_bench.runner.machine.folders import check_folder, writing
+from daso_bench.runner.machine.folders import writing
 from daso_bench.runner.records.run_directory import MACHINE, WRONG_REQUEST
 from daso_bench.runner.report import build
 from daso_bench.strategies.errors import ConfigError, MachineError
@@ -39,10 +39,6 @@ def test_a_file_is_no_folder_and_what_is_not_there_is_none_such(
     for name, said in (("afile", "is no folder"), ("nothing", "no such folder")):
         assert code_of(*(word.format(tmp_path / name) for word in words)) == WRONG_REQUEST
         assert f"{name}: {said}" in "".join(capsys.readouterr().err.splitlines())
-
-
-def test_a_folder_is_one(tmp_path: Path):
-    check_folder(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ def test_variables_that_change_how_gpus_compute_or_speak_are_kept():
 
 def test_a_rank_says_what_its_gpu_is_driven_by(monkeypatch: pytest.MonkeyPatch):
     assert gpu_facts.of_rank(torch.device("cpu")) is None
+    assert gpu_facts.peak_memory(torch.device("cpu")) == (-1, -1)
     found = SimpleNamespace(total_memory=80 * 2**30, major=9, minor=0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: found)
     monkeypatch.setenv("NCCL_P2P_DISABLE", "1")
@@ -59,7 +60,3 @@ def test_the_summary_has_each_ranks_peak_of_memory_where_some_are_on_gpus(monkey
     )
     assert sorted(of_ranks, key=str) == [(100, 200), (300, 400), (None, None)]
     assert "gpu_memory" not in simulate(cfg, cfg.dataset.load()).results[0].summary
-
-
-def test_a_cpu_has_no_peak():
-    assert gpu_facts.peak_memory(torch.device("cpu")) == (-1, -1)

@@ -165,8 +165,8 @@ def test_hosts_are_named_up_to_three() -> None:
 # ------------------------------------------------------------------ the real machine
 
 
-def diagnose(results: Path | None = None) -> list[Finding]:
-    return apply(PROCESS_RULES, process_facts(results, with_commit=False))
+def diagnose(results: Path) -> list[Finding]:
+    return apply(PROCESS_RULES, process_facts(results))
 
 
 def test_this_machine_and_a_healthy_rank_have_no_trouble(tmp_path: Path) -> None:
@@ -184,10 +184,10 @@ def test_this_machine_and_a_healthy_rank_have_no_trouble(tmp_path: Path) -> None
     ],
 )
 def test_a_variable_that_hurts_is_found(
-    name: str, value: str, topic: str, monkeypatch: pytest.MonkeyPatch
+    name: str, value: str, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, value)
-    assert only(diagnose(), topic).what.startswith(f"{name}={value}")
+    assert only(diagnose(tmp_path), topic).what.startswith(f"{name}={value}")
 
 
 def test_results_that_cannot_be_written_are_found(tmp_path: Path) -> None:

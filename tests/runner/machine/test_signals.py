@@ -10,7 +10,7 @@ import pytest
 
 from daso_bench.runner.cli import main as cli
 from daso_bench.runner.cli.main import main
-from daso_bench.runner.machine.signals import Interrupts, Remembered
+from daso_bench.runner.machine.signals import Interrupts, interrupt_remembered, raise_if_interrupted
 from daso_bench.runner.records.run_directory import INTERRUPTED, OK
 
 
@@ -53,30 +53,29 @@ def test_an_error_without_an_interrupt_stays_what_it_is(monkeypatch: pytest.Monk
 
 
 def test_what_was_remembered_is_of_one_program_and_the_handler_is_put_back() -> None:
-    kept = Remembered()
-    with kept, pytest.raises(KeyboardInterrupt):
+    with interrupt_remembered(), pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        kept.raise_if_interrupted()
+        raise_if_interrupted()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    with kept:
-        kept.raise_if_interrupted()
+    with interrupt_remembered():
+        raise_if_interrupted()
         with Interrupts() as counted:
             signal.raise_signal(signal.SIGINT)
         assert counted.names == ["SIGINT"]
-        kept.raise_if_interrupted()
+        raise_if_interrupted()
 
 
 def test_other_threads_and_other_handlers_are_left_alone() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with Remembered():
+        with interrupt_remembered():
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def elsewhere() -> None:
-        with Remembered():
+        with interrupt_remembered():
             assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
     thread = threading.Thread(target=elsewhere)

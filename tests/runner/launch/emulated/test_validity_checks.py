@@ -55,23 +55,6 @@ def test_a_message_may_be_so_much_off_and_no_more(asked_ms: float, floor_ms: flo
         )
 
 
-@pytest.mark.parametrize(
-    ("value", "below"),
-    [
-        (0.06667, "0.066"),
-        (71.1, "71"),
-        (71.99, "71"),
-        (100, "100"),
-        (1234.5, "1200"),
-        (9.99, "9.9"),
-        (0.00123, "0.0012"),
-    ],
-)
-def test_the_way_out_is_a_round_number_that_is_not_above(value: float, below: str):
-    assert validity_checks._below(value) == below
-    assert float(below) <= value
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """The time that the checks see: it passes where somebody sleeps or sends."""
@@ -291,15 +274,17 @@ def test_attempts_that_a_run_goes_on_from_count_in_its_verdict(clock: Any, tmp_p
         checks._queue.training(False)
         return checks
 
-    kept = attempt(padded(overruns=4), 1100).state_dict(50_000 * MS)
-    resumed = attempt(padded(), 0)
-    resumed.load_state_dict(kept)
+    def go_on(before: ValidityChecks, later: ValidityChecks) -> ValidityChecks:
+        later.load_state_dict(before.state_dict(50_000 * MS))
+        later._queue.load_state_dict(before._queue.state_dict(50_000 * MS))
+        return later
+
+    resumed = go_on(attempt(padded(overruns=4), 1100), attempt(padded(), 0))
     verdict = resumed.on_end(50_000 * MS, finished=True)["validity"]
     assert verdict["run_queue_share"] == pytest.approx([0.011] * 2)
     assert verdict["overrun_share"] == pytest.approx([0.02] * 2)
     assert [reason.split()[0] for reason in verdict["reasons"]] == ["threads", "on"]
-    again = attempt(padded(), 0)
-    again.load_state_dict(resumed.state_dict(50_000 * MS))
+    again = go_on(resumed, attempt(padded(), 0))
     assert again.on_end(10_000 * MS, finished=True)["validity"]["run_queue_share"] == pytest.approx(
         [0.01] * 2
     )

@@ -11,6 +11,8 @@ from fake_slurm.fake import Cluster
 from rich.console import Console
 from slurm_cases import a_run
 
+from daso_bench.runner.doctor import slurm_check
+from daso_bench.runner.doctor.rank_checks import PHASE_FILE
 from daso_bench.runner.launch.slurm import queue, slurm_status, submit
 from daso_bench.runner.launch.slurm.queue import QueuedJob, SlurmError
 from daso_bench.runner.records import display
@@ -136,6 +138,22 @@ def test_each_change_is_told_once_from_waiting_to_the_end(
     ]
     assert "50.00 %" in shown
     assert f"run directory: {run.path}" in shown
+
+
+def test_the_check_of_a_cluster_is_followed_with_its_phases(
+    play: Play, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = play.runs[0]
+
+    def starts() -> None:
+        play.jobs["1_0"] = told("1_0", "RUNNING", nodes="n[1-2]")
+        run.update(status="running")
+        (run.path / PHASE_FILE).write_text("links")
+
+    play.acts = [lambda: None, starts, lambda: None, lambda: play.ends(run, "finished")]
+    assert slurm_check._follow(run, display.make_console())["status"] == "finished"
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert lines == ["queued: waits: Priority", "running on n[1-2]", "links"]
 
 
 def test_failures_of_a_sweep_are_told_with_the_traceback_of_the_rank_that_failed_first(

@@ -1,6 +1,5 @@
 """What a run asks of Slurm: derived from nodes and ranks, told to people, and written into the batch file."""
 
-import inspect
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -134,20 +133,6 @@ def test_a_key_becomes_one_line(keys: dict[str, Any], line: str) -> None:
     lines = batch_file(asked(**keys)).splitlines()
     assert f"#SBATCH --{line}" in lines
     assert len(set(directives(asked(**keys))) & {"requeue", "no-requeue"}) == 1
-
-
-def test_a_sweep_is_an_array_with_a_limit_at_a_time() -> None:
-    assert directives(asked(array_parallelism=4), runs=6)["array"] == "0-5%4"
-    assert directives(asked(array_parallelism=16), runs=6)["array"] == "0-5%6"
-    assert "array" not in directives(asked())
-
-
-def test_parameters_are_submitits_own() -> None:
-    """A name that submitit renames must fail here and not at the first submission."""
-    from submitit.slurm.slurm import _make_sbatch_string
-
-    known = set(inspect.signature(_make_sbatch_string).parameters)
-    assert set(asked(**RECORDINGS["all_keys"]).parameters()) <= known
 
 
 def test_people_are_told_what_is_asked_for() -> None:

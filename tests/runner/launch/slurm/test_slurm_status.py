@@ -155,27 +155,9 @@ def test_the_queue_is_asked_once_for_all_runs_that_may_still_be_in_it(
     assert len(asked) == 1
 
 
-@pytest.mark.parametrize("before", ["queued", "running"])  # running: its lock was on another machine
-def test_a_last_word_that_comes_late_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
-) -> None:
-    run, _ = a_run(tmp_path / "results")
-    run.update(status=before)
-    assert before == "queued" or run.status()["reason"] == SUPERVISOR_GONE
-    monkeypatch.setattr(slurm_status, "LATE_S", 30.0)
-    monkeypatch.setattr(slurm_status.time, "sleep", lambda _: run.update(status="finished"))
-    assert slurm_status.settle(run)["status"] == "finished"
-
-
-def test_a_last_word_that_never_comes_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, _ = a_run(tmp_path / "results")
-    monkeypatch.setattr(slurm_status, "LATE_S", 0.0)
-    assert slurm_status.settle(run)["status"] == "queued"
-
-
 def submitted(count: int, folder: Path, **keys: Any) -> list[RunDirectory]:
     runs = [a_run(folder / "results", seed=seed, **keys) for seed in range(count)]
-    assert submit.submit(runs, lambda _: None).refused == {}
+    assert submit.submit(runs, lambda _: None) == {}
     return [run for run, _ in runs]
 
 
@@ -204,30 +186,6 @@ def test_status_shows_job_nodes_time_left_and_why_a_run_waits_and_works_without_
     assert line.split()[1] == "queued"
     assert "command not found; is this a machine with Slurm?" in line
     assert "gone" not in line
-
-
-@pytest.mark.parametrize(
-    ("settings", "word", "how"),
-    [
-        ({}, "cancelled", "job 1 ended before the run recorded its end: CANCELLED"),
-        ({"forgets": True}, "cancelled", "recorded its end: CANCELLED by"),
-        ({"forgets": True, "accounting": False}, "failed", "Slurm does not know how it ended"),
-    ],
-)
-def test_status_tells_how_a_job_ended_that_said_nothing(
-    cluster: Cluster,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    settings: dict[str, Any],
-    word: str,
-    how: str,
-) -> None:
-    cluster(**settings)
-    (run,) = submitted(1, tmp_path)
-    queue.cancel(["1"])
-    assert code_of("status", "results") == 0
-    line = rows(capsys)[run.run_id]
-    assert (line.split()[1], how in line) == (word, True)
 
 
 def test_waiting_and_running_runs_are_cancelled_for_good(

@@ -30,8 +30,13 @@ def runs_of(count: int, folder: Path, **keys: Any) -> Runs:
     return [a_run(folder / "results", seed=seed, **keys) for seed in range(count)]
 
 
-def put(runs: Runs, lines: list[str] | None = None) -> submit.Submitted:
+def put(runs: Runs, lines: list[str] | None = None) -> dict[str, str]:
+    """Submit them; returns why runs were refused, by run id."""
     return submit.submit(runs, ([] if lines is None else lines).append)
+
+
+def jobs_of(runs: Runs) -> list[str | None]:
+    return [job_of(run) for run, _ in runs]
 
 
 def runs_in(folder: Path) -> list[RunDirectory]:
@@ -56,18 +61,16 @@ def start(words: tuple[str, ...]) -> subprocess.Popen[bytes]:
 def test_a_sweep_becomes_one_array_and_its_ids_are_written_down(cluster: Cluster, tmp_path: Path) -> None:
     env = cluster()
     runs, lines = runs_of(6, tmp_path, array_parallelism=4), list[str]()
-    done = put(runs, lines)
+    assert put(runs, lines) == {}
     jobs = fake.jobs(env)
-    assert list(jobs) == list(done.jobs.values()) == [f"1_{index}" for index in range(6)]
-    assert list(done.jobs) == [run.run_id for run, _ in runs]
-    assert (done.present, done.refused) == ({}, {})
+    assert list(jobs) == jobs_of(runs) == [f"1_{index}" for index in range(6)]
     assert "#SBATCH --array=0-5%4" in jobs["1_0"]["script"].splitlines()
     (listed,) = (tmp_path / "results" / "runs" / submit.FOLDER).glob(f"daso-bench-*/{job.RUNS}")
-    assert listed.read_text().split() == list(done.jobs)
+    assert listed.read_text().split() == [run.run_id for run, _ in runs]
     assert {job["name"] for job in jobs.values()} == {listed.parent.name}
     for run, _ in runs:
         status = run.status()
-        assert (status["status"], status["reason"], job_of(run)) == ("queued", None, done.jobs[run.run_id])
+        assert (status["status"], status["reason"]) == ("queued", None)
         assert status["job"]["name"] == listed.parent.name
         assert json.loads((run.path / request.CODE_FILE).read_text()) == request.code_state()
     assert "1 CPU a task" in lines[0]
@@ -78,8 +81,8 @@ def test_runs_that_ask_for_different_things_are_different_jobs(cluster: Cluster,
     env = cluster()
     small, large = runs_of(2, tmp_path), runs_of(1, tmp_path, ranks=(4, 4))
     mixed = [small[0], large[0], small[1]]
-    done = put(mixed)
-    assert [done.jobs[run.run_id] for run, _ in mixed] == ["1_0", "2", "1_1"]
+    assert put(mixed) == {}
+    assert jobs_of(mixed) == ["1_0", "2", "1_1"]
     script = fake.jobs(env)["2"]["script"]
     assert "#SBATCH --ntasks-per-node=4" in script
     assert "--array" not in script
@@ -102,14 +105,13 @@ def test_what_the_site_lets_in_goes_in_and_the_rest_is_told(cluster: Cluster, tm
     env = cluster(max_submit=4, max_array_size=2)
     runs = runs_of(6, tmp_path)
     names = [run.run_id for run, _ in runs]
-    done = put(runs)
-    assert list(done.jobs) == names[:4]
-    assert list(done.jobs.values()) == ["1_0", "1_1", "2_0", "2_1"]
-    assert done.refused == dict.fromkeys(names[4:], TOO_MANY)
-    assert [job_of(run) for run, _ in runs[4:]] == [None, None]
+    assert put(runs) == dict.fromkeys(names[4:], TOO_MANY)
+    assert jobs_of(runs) == ["1_0", "1_1", "2_0", "2_1", None, None]
     fake.change(env, max_submit=5)
-    again = put(runs)
-    assert (list(again.present), list(again.jobs), list(again.refused)) == (names[:4], names[4:5], names[5:])
+    lines: list[str] = []
+    assert put(runs, lines) == {names[5]: TOO_MANY}
+    assert lines[0] == f"{names[0]}: in the queue already, as job 1_0"
+    assert jobs_of(runs)[4:] == ["3", None]
     assert len(fake.jobs(env)) == 5
 
 
@@ -143,14 +145,11 @@ def test_a_refusal_of_the_second_array_keeps_the_first(
         tmp_path,
         monkeypatch,
     )
-    first, last = [run.run_id for run, _ in runs[:2]], runs[2][0].run_id
-    done = put(runs)
-    assert list(done.jobs) == first
-    assert done.refused == {last: "sbatch: Batch job submission failed: Too busy"}
+    assert put(runs) == {runs[2][0].run_id: "sbatch: Batch job submission failed: Too busy"}
+    assert jobs_of(runs) == ["1_0", "1_1", None]
     once.unlink()
-    again = put(runs)
-    assert (list(again.present), list(again.jobs)) == (first, [last])
-    assert list(fake.jobs(env)) == ["1_0", "1_1", "2"]
+    assert put(runs) == {}
+    assert list(fake.jobs(env)) == jobs_of(runs) == ["1_0", "1_1", "2"]
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 1.5])
@@ -171,11 +170,13 @@ def test_a_death_after_sbatchs_yes_submits_nothing_twice(
         patch.setattr(SlurmExecutor, "_submit_command", dies)
         with pytest.raises(KeyboardInterrupt):
             put(runs)
-    assert [job_of(run) for run, _ in runs] == [None] * 3
-    done = put(runs)
-    assert done.present == {run.run_id: f"1_{index}" for index, (run, _) in enumerate(runs)}
-    assert (done.jobs, done.refused) == ({}, {})
-    assert list(fake.jobs(env)) == [job_of(run) for run, _ in runs] == ["1_0", "1_1", "1_2"]
+    assert jobs_of(runs) == [None] * 3
+    lines: list[str] = []
+    assert put(runs, lines) == {}
+    assert lines == [
+        f"{run.run_id}: in the queue already, as job 1_{seed}" for seed, (run, _) in enumerate(runs)
+    ]
+    assert list(fake.jobs(env)) == jobs_of(runs) == ["1_0", "1_1", "1_2"]
 
 
 def test_two_submissions_of_one_study_at_once_of_which_one_is_killed_submit_each_run_once(
@@ -228,15 +229,15 @@ def test_what_cannot_be_submitted_is_told_and_the_rest_goes_in(
     assert fake.jobs(env) == {}
     with runs[0][0].lock():  # as by launcher.submit=false in an allocation
         runs[0][0].begin_attempt()
-        done = put(runs)
-    assert "is being run" in done.refused[runs[0][0].run_id]
-    assert list(done.jobs) == [runs[1][0].run_id]
+        refused = put(runs)
+    assert "is being run" in refused[runs[0][0].run_id]
+    assert jobs_of(runs) == [None, "1"]
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(submit, "write_json", full)
-    (reason,) = put(runs_of(1, tmp_path / "full")).refused.values()
+    (reason,) = put(runs_of(1, tmp_path / "full")).values()
     assert "No space left on device" in reason
     assert len(fake.jobs(env)) == 1
     monkeypatch.setenv("PATH", str(tmp_path))
