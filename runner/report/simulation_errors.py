@@ -48,35 +48,29 @@ class Pair:
     simulated_target_s: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Spread:
-    """Errors of one kind: how many, median and 95th percentile of their sizes, and the mean with its sign."""
+def spread_of(errors: Sequence[float]) -> dict[str, float]:
+    """Of one error or more: count, median and 95th percentile of their sizes, and the mean with its sign.
 
-    count: int
-    median: float
-    p95: float
-    bias: float
-
-    @classmethod
-    def of(cls, errors: Sequence[float]) -> "Spread":
-        """Of at least one error; the percentile is the smallest error that 95 % of all do not exceed."""
-        sizes = sorted(abs(error) for error in errors)
-        return cls(
-            count=len(sizes),
-            median=median(sizes),
-            p95=sizes[math.ceil(0.95 * len(sizes)) - 1],
-            bias=sum(errors) / len(errors),
-        )
+    The percentile is the smallest error that 95 % of all do not exceed.
+    """
+    sizes = sorted(abs(error) for error in errors)
+    p95 = sizes[math.ceil(0.95 * len(sizes)) - 1]
+    return {
+        "count": len(sizes),
+        "median": median(sizes),
+        "p95": p95,
+        "bias": sum(errors) / len(errors),
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Validation:
-    """What the pairs come to. `errors`: by kind, those of which there are any."""
+    """The errors of all pairs. `errors`: `spread_of` each kind of which there are any."""
 
     configurations: int
     pairs: int
     invalid: int  # emulated runs that their own checks refused, at their start or end, or that failed
-    errors: dict[str, Spread]
+    errors: dict[str, dict[str, float]]
     orders: int  # pairs of strategies that differ by more than `GAP`
     orders_right: int
 
@@ -86,10 +80,10 @@ class Validation:
         exceeded = []
         for kind, spread in self.errors.items():
             at_median, at_p95 = LIMITS[kind]
-            if spread.median > at_median or spread.p95 > at_p95:
+            if spread["median"] > at_median or spread["p95"] > at_p95:
                 exceeded.append(
-                    f"{kind}: median {spread.median:.1%} (limit {at_median:.0%}), "
-                    f"95th percentile {spread.p95:.1%} (limit {at_p95:.0%})"
+                    f"{kind}: median {spread['median']:.1%} (limit {at_median:.0%}), "
+                    f"95th percentile {spread['p95']:.1%} (limit {at_p95:.0%})"
                 )
         if self.orders and self.orders_right < ORDER_LIMIT * self.orders:
             exceeded.append(f"order: {self.orders_right} of {self.orders} right (limit {ORDER_LIMIT:.0%})")
@@ -98,7 +92,7 @@ class Validation:
     def sentence(self) -> str:
         """In one sentence, for figures of virtual time."""
         kinds = [
-            f"{kind} off by {spread.median:.1%} in the median, {spread.p95:.1%} at the 95th percentile"
+            f"{kind} off by {spread['median']:.1%} in the median, {spread['p95']:.1%} at the 95th percentile"
             for kind, spread in self.errors.items()
         ]
         return (
@@ -135,7 +129,7 @@ def validate(pairs: Sequence[Pair], invalid: int = 0) -> Validation:
         configurations=len({pair.configuration for pair in pairs}),
         pairs=len(pairs),
         invalid=invalid,
-        errors={kind: Spread.of(values) for kind, values in errors.items() if values},
+        errors={kind: spread_of(values) for kind, values in errors.items() if values},
         orders=orders,
         orders_right=right,
     )
@@ -144,11 +138,9 @@ def validate(pairs: Sequence[Pair], invalid: int = 0) -> Validation:
 def reference() -> Validation | None:
     """What the project itself has measured and keeps; None where the file is missing."""
     try:
-        kept = json.loads((REFERENCE / SUMMARY).read_text(encoding="utf-8"))
+        return Validation(**json.loads((REFERENCE / SUMMARY).read_text(encoding="utf-8")))
     except (OSError, ValueError):
         return None
-    errors = {kind: Spread(**spread) for kind, spread in kept.pop("errors").items()}
-    return Validation(errors=errors, **kept)
 
 
 def where(world: str, size: str) -> str:
@@ -157,7 +149,7 @@ def where(world: str, size: str) -> str:
     error = known.errors.get("speed-up") if known else None
     parts = [words.world(world), *([size] if size else [])]
     if error is not None:
-        off = f"off by {error.median:.1%}, at the 95th percentile {error.p95:.1%}"
+        off = f"off by {error['median']:.1%}, at the 95th percentile {error['p95']:.1%}"
         parts.append(f"ratios on emulated clusters {off}")
     return ", ".join(parts)
 

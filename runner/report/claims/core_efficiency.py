@@ -18,7 +18,7 @@ from ..statistics.verdict import Bound
 from ..statistics.welch import Interval
 from ..target import baseline_of
 from . import recorded
-from .fairness import fairness
+from .fairness import fairness, forbidding
 from .speedups import level_of, rated, rates
 
 FEWEST = 2  # runs; there is no mean of one
@@ -191,8 +191,8 @@ def _alone(comparison: Comparison, baseline: Arm, cores: int) -> Arm | str:
     (arm,) = arms
     if len(rated(arm)) < FEWEST:
         return f"{arm.label} has fewer than {FEWEST} complete runs"
-    ledger = fairness(baseline.runs, arm.runs, headline="efficiency")
-    differs = [row.wrong or f"{row.quantity} ({row.baseline}; {row.arm})" for row in ledger.forbidding]
+    unequal = forbidding(fairness(baseline.runs, arm.runs, headline="efficiency"))
+    differs = [row.wrong or f"{row.quantity} ({row.baseline}; {row.arm})" for row in unequal]
     wrong = [*differs, *_elsewhere(baseline, arm), *_batch(baseline, arm, cores)]
     if wrong:
         return f"{arm.label} is no core of {baseline.label}'s: not equal: {'; '.join(wrong)}"

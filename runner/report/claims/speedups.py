@@ -76,6 +76,11 @@ class Speedups:
         return (*reasons, *(busy for arm in arms if (busy := recorded.busy_reason(arm))))
 
     @property
+    def shown(self) -> list[ArmSpeedup]:
+        """The lines of tables and figures: arms, and last the placebo."""
+        return [*self.lines, *([self.placebo] if self.placebo else [])]
+
+    @property
     def level(self) -> float:
         return level_of(self.baseline)
 

@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 
 from .. import words
 from ..data.arms import Arm, Comparison
-from ..data.load import Point
+from ..data.load import Run
 from .arm_style import look
 from .style import WIDTH, numbers, plain, short
 
@@ -121,15 +121,15 @@ def _curve(axes: Axes, arm: Arm, x: str, *, many: bool) -> None:
     else:
         thin = {**line, "linewidth": 0.9, "alpha": 0.45} if len(arm.runs) > 1 else bold
         for _, points in runs:
-            axes.plot([point.x for point in points], [point.y for point in points], **thin)
-    median = [] if many else _median([points for run, points in runs if run.state == "finished"])
+            axes.plot(*zip(*points, strict=True), **thin)
+    median = [] if many else _median([run for run, _ in runs if run.state == "finished"], x)
     if median:
         axes.plot(*zip(*median, strict=True), **bold)
-    ends = [_last(points) for run, points in runs if run.state not in ("finished", "running")]
-    if ended := [point for point in ends if point]:
+    early = [points for run, points in runs if run.state not in ("finished", "running")]
+    judged = [[point for point in points if not math.isnan(point[1])] for points in early]
+    if ends := [points[-1] for points in judged if points]:
         axes.plot(
-            [point.x for point in ended],
-            [point.y for point in ended],
+            *zip(*ends, strict=True),
             color=style.colour,
             marker="x",
             markersize=8,
@@ -138,33 +138,27 @@ def _curve(axes: Axes, arm: Arm, x: str, *, many: bool) -> None:
         )
 
 
-def _last(points: Sequence[Point]) -> Point | None:
-    """The last point that has a value."""
-    return next((point for point in reversed(points) if not math.isnan(point.y)), None)
-
-
-def _median(runs: Sequence[list[Point]]) -> list[tuple[float, float]]:
-    """Median place and value at each point, over two or more runs with equal sample marks; else nothing."""
-    if len(runs) < 2 or len({tuple(point.mark for point in points) for points in runs}) > 1:
+def _median(runs: Sequence[Run], x: str) -> list[tuple[float, float]]:
+    """Median place and value at each point, over runs evaluated at equal samples; else nothing."""
+    marks = {tuple(row["samples"] for row in run.evaluations) for run in runs}
+    if len(runs) < 2 or len(marks) > 1:
         return []
-    return [
-        (statistics.median(point.x for point in points), statistics.median(point.y for point in points))
-        for points in zip(*runs, strict=True)
-    ]
+    points = np.median([run.points(x) for run in runs], axis=0)
+    return [(float(place), float(value)) for place, value in points]
 
 
-def quartiles(runs: Sequence[list[Point]]) -> list[tuple[float, float, float, float]]:
+def quartiles(runs: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[float, float, float, float]]:
     """Median place, and lower quartile, median and upper quartile of the values, point by point.
 
     The k-th point of every run that has one with a value, as long as that is half of the runs or more.
     """
     band = []
     for place in range(max(map(len, runs), default=0)):
-        points = [run[place] for run in runs if place < len(run) and not math.isnan(run[place].y)]
+        points = [run[place] for run in runs if place < len(run) and not math.isnan(run[place][1])]
         if not points or 2 * len(points) < len(runs):
             break
-        low, middle, high = np.quantile([point.y for point in points], (0.25, 0.5, 0.75))
-        band.append((statistics.median(p.x for p in points), float(low), float(middle), float(high)))
+        low, middle, high = np.quantile([value for _, value in points], (0.25, 0.5, 0.75))
+        band.append((statistics.median(at for at, _ in points), float(low), float(middle), float(high)))
     return band
 
 

@@ -270,23 +270,14 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
     return tuple(adjusted)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Regret:
-    """T_default / T_tuned - 1 on scored seeds, as a share; no `interval` below 3 runs on a side.
+def regret(default: Times, tuned: Times, *, level: float = LEVEL) -> tuple[float, Interval | None]:
+    """T_default / T_tuned - 1 on scored seeds, a share, and its interval: None below 3 runs on a side.
 
-    Large in one arm only: the default settings decided between the arms. Source: docs/method.md, "Tuning and
-    pilot".
+    Source: docs/method.md, "Tuning and pilot". Raises ConfigError without a run on either side.
     """
-
-    point: float
-    interval: Interval | None
-
-
-def regret(default: Times, tuned: Times, *, level: float = LEVEL) -> Regret:
-    """The regret of an arm's default settings. Raises ConfigError without a run on either side."""
     if not default.seconds or not tuned.seconds:
         raise ConfigError("default or tuned has no runs: regret needs both on scored seeds")
     means = [sum(times.logs) / len(times.logs) for times in (default, tuned)]
     ratio = welch(default, tuned, level=level)
     interval = None if ratio is None else Interval(ratio.low - 1, ratio.high - 1)
-    return Regret(point=exponential(means[0] - means[1]) - 1, interval=interval)
+    return exponential(means[0] - means[1]) - 1, interval
