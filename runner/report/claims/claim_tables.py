@@ -14,7 +14,7 @@ from ..data.load import load_runs
 from ..statistics.planning import detectable
 from ..statistics.welch import SIGNIFICANT, Ratio
 from . import bounds, convergence_points
-from .core_efficiency import matrix
+from .core_efficiency import Matrix, matrix
 from .judge import JudgedClaim, judge
 from .paper_claims import gain_words, load
 from .speedups import ArmSpeedup, Speedups, all_speedups, evaluations
@@ -237,7 +237,7 @@ def show_verdicts(directory: Path, config_dir: Path | None) -> int:
         for sentence in (*sentences(speedups), *(f"No verdicts: {reason}." for reason in speedups.forbidden)):
             say(console, f"  {sentence}")
         cores = matrix(comparison)
-        if cores is not None:
+        if isinstance(cores, Matrix):
             say(console, f"  {cores.sentence}")
     return 0
 
