@@ -10,11 +10,12 @@ nothing.
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from ...strategies.errors import ConfigError
 from .. import PACKAGE
@@ -34,18 +35,8 @@ SIZES = ("real", "padded")  # of +study=overlap
 OVERLAP_LIMIT = 0.05  # between the shares of exposed communication of real and slowed devices
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pair:
-    """One run by both: seconds of a step, and to the target where there is one and it was reached."""
-
-    study: str
-    configuration: str
-    arm: str
-    seed: str
-    emulated_step_s: float
-    simulated_step_s: float
-    emulated_target_s: float | None = None
-    simulated_target_s: float | None = None
+Pair = Mapping[str, Any]
+"""A run by both, a row of pairs.csv: what names it, seconds of a step, and to the target or None."""
 
 
 def spread_of(errors: Sequence[float]) -> dict[str, float]:
@@ -107,26 +98,26 @@ def validate(pairs: Sequence[Pair], invalid: int = 0) -> Validation:
     """The errors of `pairs`."""
     of_configuration: dict[tuple[str, str, str], list[Pair]] = defaultdict(list)
     for pair in pairs:
-        of_configuration[pair.study, pair.configuration, pair.seed].append(pair)
+        of_configuration[pair["study"], pair["configuration"], pair["seed"]].append(pair)
     errors: dict[str, list[float]] = {kind: [] for kind in LIMITS}
     orders, right = 0, 0
     for pair in pairs:
-        errors["step time"].append(pair.simulated_step_s / pair.emulated_step_s - 1)
-        if pair.emulated_target_s and pair.simulated_target_s:
-            errors["time to target"].append(pair.simulated_target_s / pair.emulated_target_s - 1)
+        errors["step time"].append(pair["simulated_step_s"] / pair["emulated_step_s"] - 1)
+        if pair["emulated_target_s"] and pair["simulated_target_s"]:
+            errors["time to target"].append(pair["simulated_target_s"] / pair["emulated_target_s"] - 1)
     for together in of_configuration.values():
-        base = next((pair for pair in together if pair.arm == BASELINE), None)
+        base = next((pair for pair in together if pair["arm"] == BASELINE), None)
         for pair in together:
             if base is not None and pair is not base:
-                emulated = base.emulated_step_s / pair.emulated_step_s
-                errors["speed-up"].append(base.simulated_step_s / pair.simulated_step_s / emulated - 1)
+                emulated = base["emulated_step_s"] / pair["emulated_step_s"]
+                errors["speed-up"].append(base["simulated_step_s"] / pair["simulated_step_s"] / emulated - 1)
         for first, second in combinations(together, 2):
-            gap = first.emulated_step_s / second.emulated_step_s
+            gap = first["emulated_step_s"] / second["emulated_step_s"]
             if max(gap, 1 / gap) > 1 + GAP:
                 orders += 1
-                right += (gap > 1) == (first.simulated_step_s > second.simulated_step_s)
+                right += (gap > 1) == (first["simulated_step_s"] > second["simulated_step_s"])
     return Validation(
-        configurations=len({pair.configuration for pair in pairs}),
+        configurations=len({pair["configuration"] for pair in pairs}),
         pairs=len(pairs),
         invalid=invalid,
         errors={kind: spread_of(values) for kind, values in errors.items() if values},
@@ -179,7 +170,7 @@ def overlap_of(runs: Iterable[Run]) -> list[tuple[str, bool]]:
     return lines
 
 
-def pairs_of(runs: Iterable[Run]) -> tuple[list[Pair], int]:
+def pairs_of(runs: Iterable[Run]) -> tuple[list[dict[str, Any]], int]:
     """The pairs among `runs` in order of configuration and arm, and how many emulated runs gave no time."""
     by_run: dict[tuple[str, str, str, str], dict[str, Run]] = defaultdict(dict)
     invalid = 0
@@ -191,23 +182,25 @@ def pairs_of(runs: Iterable[Run]) -> tuple[list[Pair], int]:
         elif run.state == "finished" and run.train_s and run.summary.get("steps"):
             world = "simulated" if run.world == "simulated" else "emulated"
             by_run[run.study, run.size, run.arm_name or run.strategy, str(run.seed)][world] = run
-    pairs = []
-    for (study, configuration, arm, seed), both in by_run.items():
-        if len(both) == 2:
-            emulated, simulated = both["emulated"], both["simulated"]
-            pairs.append(
-                Pair(
-                    study=study,
-                    configuration=configuration,
-                    arm=arm,
-                    seed=seed,
-                    emulated_step_s=_step_s(emulated),
-                    simulated_step_s=_step_s(simulated),
-                    emulated_target_s=emulated.crossing and emulated.crossing.scored_s,
-                    simulated_target_s=simulated.crossing and simulated.crossing.scored_s,
-                )
-            )
-    return sorted(pairs, key=lambda pair: (pair.study, pair.configuration, pair.arm, pair.seed)), invalid
+    pairs = [
+        {
+            "study": study,
+            "configuration": configuration,
+            "arm": arm,
+            "seed": seed,
+            "emulated_step_s": _step_s(both["emulated"]),
+            "simulated_step_s": _step_s(both["simulated"]),
+            "emulated_target_s": _target_s(both["emulated"]),
+            "simulated_target_s": _target_s(both["simulated"]),
+        }
+        for (study, configuration, arm, seed), both in sorted(by_run.items())
+        if len(both) == 2
+    ]
+    return pairs, invalid
+
+
+def _target_s(run: Run) -> float | None:
+    return run.crossing.scored_s if run.crossing else None
 
 
 def _step_s(run: Run) -> float:
@@ -235,7 +228,7 @@ def show_errors(folder: Path, output: Path) -> int:
         )
     errors = validate(pairs, invalid)
     output.mkdir(parents=True, exist_ok=True)
-    write_csv(output / "pairs.csv", [asdict(pair) for pair in pairs])
+    write_csv(output / "pairs.csv", pairs)
     write_json(output / SUMMARY, asdict(errors))
     print(errors.sentence())
     print(f"emulated runs that their own checks refused, or that failed: {errors.invalid}")

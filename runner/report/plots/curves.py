@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 from .. import words
 from ..data.arms import Arm, Comparison
 from ..data.load import Run
-from .arm_style import look
+from . import arm_style
 from .style import WIDTH, numbers, plain, short
 
 # More curves than this in one panel cannot be told apart: the rest goes to the next panel, same axes.
@@ -93,13 +93,12 @@ def _legend_label(arm: Arm, x: str) -> str:
 
 
 def _handle(arm: Arm, label: str) -> Line2D:
-    style = look(arm.index)
     return Line2D(
         [],
         [],
-        color=style.colour,
-        linestyle=style.line,
-        marker=style.marker,
+        color=arm_style.colour(arm.index),
+        linestyle=arm_style.line(arm.index),
+        marker=arm_style.marker(arm.index),
         markersize=5,
         linewidth=2,
         label=label,
@@ -108,15 +107,15 @@ def _handle(arm: Arm, label: str) -> Line2D:
 
 def _curve(axes: Axes, arm: Arm, x: str, *, many: bool) -> None:
     """The runs of `arm` and their median; with `many` the median and the band of the middle half instead."""
-    style = look(arm.index)
-    line: dict[str, Any] = {"color": style.colour, "linestyle": style.line}
-    bold: dict[str, Any] = {**line, "linewidth": 2, "marker": style.marker, "markersize": 4.5}
+    colour, marker = arm_style.colour(arm.index), arm_style.marker(arm.index)
+    line: dict[str, Any] = {"color": colour, "linestyle": arm_style.line(arm.index)}
+    bold: dict[str, Any] = {**line, "linewidth": 2, "marker": marker, "markersize": 4.5}
     runs = [(run, points) for run in arm.runs if (points := run.points(x))]
     if many:
         band = quartiles([points for _, points in runs])
         if band:
             places, low, middle, high = zip(*band, strict=True)
-            axes.fill_between(places, low, high, color=style.colour, alpha=0.18, linewidth=0)
+            axes.fill_between(places, low, high, color=colour, alpha=0.18, linewidth=0)
             axes.plot(places, middle, **bold)
     else:
         thin = {**line, "linewidth": 0.9, "alpha": 0.45} if len(arm.runs) > 1 else bold
@@ -130,7 +129,7 @@ def _curve(axes: Axes, arm: Arm, x: str, *, many: bool) -> None:
     if ends := [points[-1] for points in judged if points]:
         axes.plot(
             *zip(*ends, strict=True),
-            color=style.colour,
+            color=colour,
             marker="x",
             markersize=8,
             markeredgewidth=2,
@@ -176,16 +175,15 @@ def arm_lines(
     figure = Figure(figsize=(WIDTH, 4.4))
     axes = figure.subplots()
     for (label, index), line in lines.items():
-        style = look(index)
         xs = sorted(line)
         ends = [[line[x][0] - line[x][1] for x in xs], [line[x][2] - line[x][0] for x in xs]]
         axes.errorbar(
             xs,
             [line[x][0] for x in xs],
             yerr=ends if any(map(any, ends)) else None,
-            color=style.colour,
-            linestyle=style.line,
-            marker=style.marker,
+            color=arm_style.colour(index),
+            linestyle=arm_style.line(index),
+            marker=arm_style.marker(index),
             markersize=5,
             linewidth=1.8,
             elinewidth=0.8,

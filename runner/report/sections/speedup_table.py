@@ -8,7 +8,7 @@ from .. import words
 from ..claims.claim_tables import points_words, sentences, speedup_remarks, speedup_rows
 from ..claims.speedups import ArmSpeedup, Speedups, ratios
 from ..data.arms import Comparison, row_of
-from ..plots.arm_style import look
+from ..plots.arm_style import colour, marker
 from ..plots.pictures import Plot
 from ..section import Rows, Section, one_each, with_rows
 from ..simulation_errors import where
@@ -129,8 +129,8 @@ def draw(speedups: Speedups) -> "Figure":
     axes.set_xscale("log")
     axes.axvline(1, color="#8a8f98", linewidth=0.9, zorder=1)
     # The larger one first, so that both are seen.
-    for floor, colour, _ in sorted(_floors(speedups), reverse=True):
-        axes.axvspan(1 / (1 + floor), 1 + floor, color=colour, linewidth=0, zorder=0)
+    for floor, fill, _ in sorted(_floors(speedups), reverse=True):
+        axes.axvspan(1 / (1 + floor), 1 + floor, color=fill, linewidth=0, zorder=0)
     if speedups.bound.value is not None:
         axes.axvline(speedups.bound.value, color=BOUND_COLOUR, linewidth=1.1, linestyle=(0, (5, 3)), zorder=1)
     for row, line in enumerate(shown):
@@ -168,15 +168,15 @@ def _mark(axes: "Axes", line: ArmSpeedup, y: float, *, of_target: bool) -> None:
     ratio = line.to_target if of_target else line.fixed_work
     if ratio is None:
         return
-    style = look(line.arm.index)
+    index = line.arm.index
     low, high = _inside(ratio.low), _inside(ratio.high)
-    axes.plot([low, high], [y, y], color=style.colour, linewidth=1.8, solid_capstyle="butt")
+    axes.plot([low, high], [y, y], color=colour(index), linewidth=1.8, solid_capstyle="butt")
     axes.plot(
         ratio.point,
         y,
-        style.marker,
-        color=style.colour,
-        markerfacecolor="white" if of_target else style.colour,
+        marker(index),
+        color=colour(index),
+        markerfacecolor="white" if of_target else colour(index),
         markersize=7,
         markeredgewidth=1.4,
         zorder=4,
@@ -212,8 +212,8 @@ def _legend(speedups: Speedups) -> "list[Artist]":
     handles: list[Artist] = [Line2D([], [], **grey, label="all work")]
     if any(line.to_target for line in speedups.shown):
         handles.append(Line2D([], [], **grey, markerfacecolor="white", label="to the target"))
-    for floor, colour, of in _floors(speedups):
-        handles.append(Patch(color=colour, label=f"noise {of}, {floor:.1%}"))
+    for floor, fill, of in _floors(speedups):
+        handles.append(Patch(color=fill, label=f"noise {of}, {floor:.1%}"))
     bound = speedups.bound.value
     if bound is not None:
         dashed = {"color": BOUND_COLOUR, "linestyle": (0, (5, 3))}

@@ -33,7 +33,7 @@ from daso_bench.runner.report.sections.efficiency import EfficiencySection
 def found(make_run: Make, root: Path, arms: dict[str, Core]) -> Matrix:
     """The matrix of a study that has one."""
     made_of = matrix(made(make_run, root, arms))
-    assert made_of is not None
+    assert isinstance(made_of, Matrix)
     return made_of
 
 

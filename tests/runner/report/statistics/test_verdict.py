@@ -311,25 +311,6 @@ def test_every_input_gets_exactly_one_verdict(
     assert found.word != SMALLER or quantifier == "up_to"
 
 
-@given(
-    ends=st.tuples(numbers, numbers), floor=st.floats(0.0, 0.6), value=st.floats(1.001, 3.0) | st.just(1.5)
-)
-def test_the_word_is_that_of_the_first_rule_and_rules_3_and_4_exclude_each_other(
-    ends: tuple[float, float], floor: float, value: float
-) -> None:
-    (low, high), (a, b, _) = sorted(ends), bands(value)
-    rules = {
-        NOISY: 1 + floor >= a,
-        REPRODUCED: low > b,
-        CONTRADICTED: high < a,
-        PARTLY: low > 1 + floor and high < value,
-        INCONCLUSIVE: True,
-    }
-    assert not (rules[REPRODUCED] and rules[CONTRADICTED])
-    first = next(word for word, holds in rules.items() if holds)
-    assert judged(Hypothesis(value=value), low, high, floor)[0] == first
-
-
 def test_the_bands_of_a_claim_of_half_as_fast_again() -> None:
     assert bands(1.5) == (1.25, 1.375, 1.625)
     assert bands(1.515) == pytest.approx((1.258, 1.386, 1.644), abs=1e-3)
