@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from .json_lines import Row
 
@@ -59,26 +59,14 @@ def meets(row: Row, target: float, metric: str = "accuracy") -> bool:
 def crossing(
     rows: Iterable[Row],
     target: float,
-    which: Literal["first", "confirmed", "for_good"] = "first",
     *,
     metric: str = "accuracy",
 ) -> Crossing | None:
-    """Where `target` was met, from rows of kind "evaluation" in order (others are skipped); None if never.
-
-    "first": the first evaluation that meets it. "confirmed": the first whose next one meets it too.
-    "for_good": the first from which on all do.
-    """
+    """Where `target` was first met, from rows of kind "evaluation" in order (others are skipped)."""
     evaluations = [row for row in rows if row.get("kind", "evaluation") == "evaluation"]
-    met = [meets(row, target, metric) for row in evaluations]
-    for index, here in enumerate(met):
-        if not here:
-            continue
-        if which == "confirmed" and not (index + 1 < len(met) and met[index + 1]):
-            continue
-        if which == "for_good" and not all(met[index:]):
-            continue
-        return _crossing_at(evaluations, index)
-    return None
+    met = (index for index, row in enumerate(evaluations) if meets(row, target, metric))
+    index = next(met, None)
+    return None if index is None else _crossing_at(evaluations, index)
 
 
 def _crossing_at(evaluations: Sequence[Row], index: int) -> Crossing:

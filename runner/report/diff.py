@@ -1,7 +1,6 @@
 """`daso-bench report --diff A B`: what changed in configuration, environment and numbers."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -25,39 +24,26 @@ Number = tuple[str, str, str, str]
 """A name, its values in A and B, and B over A."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ArmDiff:
-    """What changed in an arm that both sets have."""
-
-    place: Place
-    runs: tuple[int, int]
-    configuration: list[Change]
-    numbers: list[Number]
-
-
-def show_diff(a: Path, b: Path) -> int:
+def show_diff(folder_a: Path, folder_b: Path) -> int:
     """Print it; returns the exit code. Raises ConfigError where there is no run."""
-    sets = [load_runs(folder, "report --diff") for folder in (a, b)]
+    sets = [load_runs(folder, "report --diff") for folder in (folder_a, folder_b)]
     console = make_console()
-    say(console, f"A: {a}\nB: {b}")
+    say(console, f"A: {folder_a}\nB: {folder_b}")
     _show(console, "environment", changes(*map(_environment, sets)))
-    for arm in arm_diffs(*sets):
-        say(console, "")
-        say(console, _title(arm.place), "bold")
-        say(console, f"  runs  {arm.runs[0]}, {arm.runs[1]}")
-        _show(console, "  configuration", arm.configuration)
-        _show(console, "  numbers: A, B and B over A", arm.numbers)
-    for name, places, others in zip("AB", map(_arms, sets), map(_arms, reversed(sets)), strict=True):
+    of_a, of_b = map(arms_of, sets)
+    for place in of_a:  # studies may have other names
+        if place in of_b:
+            a, b = of_a[place], of_b[place]
+            say(console, "")
+            say(console, _title(place), "bold")
+            say(console, f"  runs  {len(a.counted)}, {len(b.counted)}")
+            _show(console, "  configuration", changes(common_settings(a.runs), common_settings(b.runs)))
+            _show(console, "  numbers: A, B and B over A", numbers(a, b))
+    for name, places, others in (("A", of_a, of_b), ("B", of_b, of_a)):
         for place in places:
             if place not in others:
                 say(console, f"only in {name}: {_title(place)}")
     return 0
-
-
-def arm_diffs(a: Sequence[Run], b: Sequence[Run]) -> list[ArmDiff]:
-    """The arms that both have; studies may have other names."""
-    of_a, of_b = _arms(a), _arms(b)
-    return [_arm_diff(place, arm, of_b[place]) for place, arm in of_a.items() if place in of_b]
 
 
 def changes(a: dict[str, str], b: dict[str, str]) -> list[Change]:
@@ -66,7 +52,8 @@ def changes(a: dict[str, str], b: dict[str, str]) -> list[Change]:
     return [(key, of_a, of_b) for key, of_a, of_b in every if of_a != of_b]
 
 
-def _arms(runs: Sequence[Run]) -> dict[Place, Arm]:
+def arms_of(runs: Sequence[Run]) -> dict[Place, Arm]:
+    """The arms of a set of results, each by what names it in another set."""
     arms: dict[Place, Arm] = {}
     for c in compare(runs):
         for arm in c.arms:
@@ -74,23 +61,19 @@ def _arms(runs: Sequence[Run]) -> dict[Place, Arm]:
     return arms
 
 
-def _arm_diff(place: Place, a: Arm, b: Arm) -> ArmDiff:
+def numbers(a: Arm, b: Arm) -> list[Number]:
+    """The numbers of an arm that both sets have."""
     number, metric = partial(_number, a, b), a.runs[0].judged_by.name
-    return ArmDiff(
-        place=place,
-        runs=(len(a.counted), len(b.counted)),
-        configuration=changes(common_settings(a.runs), common_settings(b.runs)),
-        numbers=[
-            number("time of all work", train_mean, words.seconds, lambda run: run.train_s, timed=True),
-            number("time to target", target_mean, words.seconds, _to_target_s, timed=True),
-            number("samples per second", rate_mean, words.rate, lambda run: run.samples_per_s, timed=True),
-            number(f"final {metric}", final_mean, words.share, lambda run: run.final),
-            *(
-                number(f"bytes {where}", partial(bytes_mean, link=link), words.size, _bytes_over(link))
-                for link, where in words.LINKS.items()
-            ),
-        ],
-    )
+    return [
+        number("time of all work", train_mean, words.seconds, lambda run: run.train_s, timed=True),
+        number("time to target", target_mean, words.seconds, _to_target_s, timed=True),
+        number("samples per second", rate_mean, words.rate, lambda run: run.samples_per_s, timed=True),
+        number(f"final {metric}", final_mean, words.share, lambda run: run.final),
+        *(
+            number(f"bytes {where}", partial(bytes_mean, link=link), words.size, _bytes_over(link))
+            for link, where in words.LINKS.items()
+        ),
+    ]
 
 
 def _to_target_s(run: Run) -> float | None:

@@ -10,11 +10,12 @@ nothing.
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from ...strategies.errors import ConfigError
 from .. import PACKAGE
@@ -34,49 +35,33 @@ SIZES = ("real", "padded")  # of +study=overlap
 OVERLAP_LIMIT = 0.05  # between the shares of exposed communication of real and slowed devices
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pair:
-    """One run by both: seconds of a step, and to the target where there is one and it was reached."""
-
-    study: str
-    configuration: str
-    arm: str
-    seed: str
-    emulated_step_s: float
-    simulated_step_s: float
-    emulated_target_s: float | None = None
-    simulated_target_s: float | None = None
+Pair = Mapping[str, Any]
+"""A run by both, a row of pairs.csv: what names it, seconds of a step, and to the target or None."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Spread:
-    """Errors of one kind: how many, median and 95th percentile of their sizes, and the mean with its sign."""
+def spread_of(errors: Sequence[float]) -> dict[str, float]:
+    """Of one error or more: count, median and 95th percentile of their sizes, and the mean with its sign.
 
-    count: int
-    median: float
-    p95: float
-    bias: float
-
-    @classmethod
-    def of(cls, errors: Sequence[float]) -> "Spread":
-        """Of at least one error; the percentile is the smallest error that 95 % of all do not exceed."""
-        sizes = sorted(abs(error) for error in errors)
-        return cls(
-            count=len(sizes),
-            median=median(sizes),
-            p95=sizes[math.ceil(0.95 * len(sizes)) - 1],
-            bias=sum(errors) / len(errors),
-        )
+    The percentile is the smallest error that 95 % of all do not exceed.
+    """
+    sizes = sorted(abs(error) for error in errors)
+    p95 = sizes[math.ceil(0.95 * len(sizes)) - 1]
+    return {
+        "count": len(sizes),
+        "median": median(sizes),
+        "p95": p95,
+        "bias": sum(errors) / len(errors),
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Validation:
-    """What the pairs come to. `errors`: by kind, those of which there are any."""
+    """The errors of all pairs. `errors`: `spread_of` each kind of which there are any."""
 
     configurations: int
     pairs: int
     invalid: int  # emulated runs that their own checks refused, at their start or end, or that failed
-    errors: dict[str, Spread]
+    errors: dict[str, dict[str, float]]
     orders: int  # pairs of strategies that differ by more than `GAP`
     orders_right: int
 
@@ -86,10 +71,10 @@ class Validation:
         exceeded = []
         for kind, spread in self.errors.items():
             at_median, at_p95 = LIMITS[kind]
-            if spread.median > at_median or spread.p95 > at_p95:
+            if spread["median"] > at_median or spread["p95"] > at_p95:
                 exceeded.append(
-                    f"{kind}: median {spread.median:.1%} (limit {at_median:.0%}), "
-                    f"95th percentile {spread.p95:.1%} (limit {at_p95:.0%})"
+                    f"{kind}: median {spread['median']:.1%} (limit {at_median:.0%}), "
+                    f"95th percentile {spread['p95']:.1%} (limit {at_p95:.0%})"
                 )
         if self.orders and self.orders_right < ORDER_LIMIT * self.orders:
             exceeded.append(f"order: {self.orders_right} of {self.orders} right (limit {ORDER_LIMIT:.0%})")
@@ -98,7 +83,7 @@ class Validation:
     def sentence(self) -> str:
         """In one sentence, for figures of virtual time."""
         kinds = [
-            f"{kind} off by {spread.median:.1%} in the median, {spread.p95:.1%} at the 95th percentile"
+            f"{kind} off by {spread['median']:.1%} in the median, {spread['p95']:.1%} at the 95th percentile"
             for kind, spread in self.errors.items()
         ]
         return (
@@ -113,29 +98,29 @@ def validate(pairs: Sequence[Pair], invalid: int = 0) -> Validation:
     """The errors of `pairs`."""
     of_configuration: dict[tuple[str, str, str], list[Pair]] = defaultdict(list)
     for pair in pairs:
-        of_configuration[pair.study, pair.configuration, pair.seed].append(pair)
+        of_configuration[pair["study"], pair["configuration"], pair["seed"]].append(pair)
     errors: dict[str, list[float]] = {kind: [] for kind in LIMITS}
     orders, right = 0, 0
     for pair in pairs:
-        errors["step time"].append(pair.simulated_step_s / pair.emulated_step_s - 1)
-        if pair.emulated_target_s and pair.simulated_target_s:
-            errors["time to target"].append(pair.simulated_target_s / pair.emulated_target_s - 1)
+        errors["step time"].append(pair["simulated_step_s"] / pair["emulated_step_s"] - 1)
+        if pair["emulated_target_s"] and pair["simulated_target_s"]:
+            errors["time to target"].append(pair["simulated_target_s"] / pair["emulated_target_s"] - 1)
     for together in of_configuration.values():
-        base = next((pair for pair in together if pair.arm == BASELINE), None)
+        base = next((pair for pair in together if pair["arm"] == BASELINE), None)
         for pair in together:
             if base is not None and pair is not base:
-                emulated = base.emulated_step_s / pair.emulated_step_s
-                errors["speed-up"].append(base.simulated_step_s / pair.simulated_step_s / emulated - 1)
+                emulated = base["emulated_step_s"] / pair["emulated_step_s"]
+                errors["speed-up"].append(base["simulated_step_s"] / pair["simulated_step_s"] / emulated - 1)
         for first, second in combinations(together, 2):
-            gap = first.emulated_step_s / second.emulated_step_s
+            gap = first["emulated_step_s"] / second["emulated_step_s"]
             if max(gap, 1 / gap) > 1 + GAP:
                 orders += 1
-                right += (gap > 1) == (first.simulated_step_s > second.simulated_step_s)
+                right += (gap > 1) == (first["simulated_step_s"] > second["simulated_step_s"])
     return Validation(
-        configurations=len({pair.configuration for pair in pairs}),
+        configurations=len({pair["configuration"] for pair in pairs}),
         pairs=len(pairs),
         invalid=invalid,
-        errors={kind: Spread.of(values) for kind, values in errors.items() if values},
+        errors={kind: spread_of(values) for kind, values in errors.items() if values},
         orders=orders,
         orders_right=right,
     )
@@ -144,11 +129,9 @@ def validate(pairs: Sequence[Pair], invalid: int = 0) -> Validation:
 def reference() -> Validation | None:
     """What the project itself has measured and keeps; None where the file is missing."""
     try:
-        kept = json.loads((REFERENCE / SUMMARY).read_text(encoding="utf-8"))
+        return Validation(**json.loads((REFERENCE / SUMMARY).read_text(encoding="utf-8")))
     except (OSError, ValueError):
         return None
-    errors = {kind: Spread(**spread) for kind, spread in kept.pop("errors").items()}
-    return Validation(errors=errors, **kept)
 
 
 def where(world: str, size: str) -> str:
@@ -157,7 +140,7 @@ def where(world: str, size: str) -> str:
     error = known.errors.get("speed-up") if known else None
     parts = [words.world(world), *([size] if size else [])]
     if error is not None:
-        off = f"off by {error.median:.1%}, at the 95th percentile {error.p95:.1%}"
+        off = f"off by {error['median']:.1%}, at the 95th percentile {error['p95']:.1%}"
         parts.append(f"ratios on emulated clusters {off}")
     return ", ".join(parts)
 
@@ -187,7 +170,7 @@ def overlap_of(runs: Iterable[Run]) -> list[tuple[str, bool]]:
     return lines
 
 
-def pairs_of(runs: Iterable[Run]) -> tuple[list[Pair], int]:
+def pairs_of(runs: Iterable[Run]) -> tuple[list[dict[str, Any]], int]:
     """The pairs among `runs` in order of configuration and arm, and how many emulated runs gave no time."""
     by_run: dict[tuple[str, str, str, str], dict[str, Run]] = defaultdict(dict)
     invalid = 0
@@ -199,23 +182,25 @@ def pairs_of(runs: Iterable[Run]) -> tuple[list[Pair], int]:
         elif run.state == "finished" and run.train_s and run.summary.get("steps"):
             world = "simulated" if run.world == "simulated" else "emulated"
             by_run[run.study, run.size, run.arm_name or run.strategy, str(run.seed)][world] = run
-    pairs = []
-    for (study, configuration, arm, seed), both in by_run.items():
-        if len(both) == 2:
-            emulated, simulated = both["emulated"], both["simulated"]
-            pairs.append(
-                Pair(
-                    study=study,
-                    configuration=configuration,
-                    arm=arm,
-                    seed=seed,
-                    emulated_step_s=_step_s(emulated),
-                    simulated_step_s=_step_s(simulated),
-                    emulated_target_s=emulated.crossing and emulated.crossing.scored_s,
-                    simulated_target_s=simulated.crossing and simulated.crossing.scored_s,
-                )
-            )
-    return sorted(pairs, key=lambda pair: (pair.study, pair.configuration, pair.arm, pair.seed)), invalid
+    pairs = [
+        {
+            "study": study,
+            "configuration": configuration,
+            "arm": arm,
+            "seed": seed,
+            "emulated_step_s": _step_s(both["emulated"]),
+            "simulated_step_s": _step_s(both["simulated"]),
+            "emulated_target_s": _target_s(both["emulated"]),
+            "simulated_target_s": _target_s(both["simulated"]),
+        }
+        for (study, configuration, arm, seed), both in sorted(by_run.items())
+        if len(both) == 2
+    ]
+    return pairs, invalid
+
+
+def _target_s(run: Run) -> float | None:
+    return run.crossing.scored_s if run.crossing else None
 
 
 def _step_s(run: Run) -> float:
@@ -243,7 +228,7 @@ def show_errors(folder: Path, output: Path) -> int:
         )
     errors = validate(pairs, invalid)
     output.mkdir(parents=True, exist_ok=True)
-    write_csv(output / "pairs.csv", [asdict(pair) for pair in pairs])
+    write_csv(output / "pairs.csv", pairs)
     write_json(output / SUMMARY, asdict(errors))
     print(errors.sentence())
     print(f"emulated runs that their own checks refused, or that failed: {errors.invalid}")

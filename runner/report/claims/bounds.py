@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 
 from scipy.special import stdtrit
 
-from ....strategies.errors import ConfigError, above
 from ..data.arms import Arm
 from ..data.load import Run
 from ..data.means import geometric_mean
@@ -70,29 +69,10 @@ def differ(run: Run) -> bool:
 def balanced_bound(train_s: float, *, busy_s: Sequence[float], samples: Sequence[float]) -> float:
     """The bound where devices differ: T / T*, with T* the time of the same samples in perfect balance.
 
-    T / (T - exposed - waiting) takes a rank's waiting for a slow one as lost, and no more: it is the mean of
-    what ranks could do if each kept its own samples. An arm that gives fast devices more of them is not held
-    by it. Rank i computed n_i samples in c_i busy seconds, so its speed is n_i / c_i. With every device at
-    work all the time and no communication they do Σ n_i / c_i a second together, hence
-
-        T* = Σ n_i / Σ (n_i / c_i),    bound = T / T*.
-
-    Equal samples, c_i = w / s_i, and a slowest rank that all wait for, T = w / min s: T / T* is the mean
-    speed over the slowest one. Of speeds 1, 1, 1/2, 1/4 that is 0.6875 / 0.25 = 2.75, where the bound of
-    equal devices is T over the mean of c_i, 4 / 2 = 2. Of equal devices both are the same.
-
-    Args:
-        train_s: T, seconds of the baseline's training.
-        busy_s: c_i by rank, seconds in which it neither was exposed to transfers nor waited for others.
-        samples: n_i by rank, in any unit.
-
-    Raises ConfigError for unequal lengths, or numbers that are not positive.
+    train_s: T, seconds of the baseline's training. busy_s: by rank, the seconds in which it neither was
+    exposed to transfers nor waited for others. samples: by rank, in any unit. Source: docs/method.md, "Why
+    an arm is faster".
     """
-    if len(busy_s) != len(samples) or not busy_s:
-        raise ConfigError(f"{len(busy_s)} busy times, {len(samples)} counts of samples: one each per rank")
-    for name, values in (("train_s", [train_s]), ("busy_s", busy_s), ("samples", samples)):
-        for value in values:
-            above(name, value, 0.0)
     together = math.fsum(n / c for n, c in zip(samples, busy_s, strict=True))
     return train_s / (math.fsum(samples) / together)
 

@@ -1,7 +1,6 @@
 """Speed-ups, verdicts and fairness as text: `daso-bench claims DIR`, and rows of the CSV tables."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,31 +14,12 @@ from ..data.load import load_runs
 from ..statistics.planning import detectable
 from ..statistics.welch import SIGNIFICANT, Ratio
 from . import bounds, convergence_points
-from .core_efficiency import matrix
+from .core_efficiency import Matrix, matrix
 from .judge import JudgedClaim, judge
 from .paper_claims import gain_words, load
 from .speedups import ArmSpeedup, Speedups, all_speedups, evaluations
 
 _COLUMNS = ("claim", "claimed", "compared", "measured", "verdict", "remarks")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cells:
-    """One arm of the table, as text."""
-
-    label: str
-    index: int
-    fixed_work: str
-    to_target: str
-    throughput: str
-    statistical: str
-    quality: str
-    notes: list[str]
-
-
-def cells(speedups: Speedups) -> list[Cells]:
-    """The lines of the table: arms, and last the placebo."""
-    return [_cells(speedups, line) for line in _all(speedups)]
 
 
 def sentences(speedups: Speedups) -> list[str]:
@@ -59,32 +39,20 @@ def sentences(speedups: Speedups) -> list[str]:
 
 def speedup_rows(studied: Iterable[Speedups]) -> list[dict[str, Any]]:
     """One row per arm and comparison, all numbers of the table and their intervals."""
-    return [_row(speedups, line) for speedups in studied for line in _all(speedups)]
+    return [_row(speedups, line) for speedups in studied for line in speedups.shown]
 
 
-def _all(speedups: Speedups) -> list[ArmSpeedup]:
-    return [*speedups.lines, *([speedups.placebo] if speedups.placebo else [])]
+def points_words(line: ArmSpeedup) -> str:
+    """The difference of the final metric with its interval, in points; or that there is none."""
+    if line.quality is None:
+        return "no interval"
+    ends = line.quality.interval
+    return f"{line.quality.difference:+.2f} [{ends.low:+.2f}, {ends.high:+.2f}]"
 
 
-def _cells(speedups: Speedups, line: ArmSpeedup) -> Cells:
-    points = "no interval"
-    if line.quality is not None:
-        ends = line.quality.interval
-        points = f"{line.quality.difference:+.2f} [{ends.low:+.2f}, {ends.high:+.2f}]"
-    return Cells(
-        label=line.arm.label,
-        index=line.arm.index,
-        fixed_work=words.interval(line.fixed_work),
-        to_target=words.interval(line.to_target),
-        throughput=words.interval(line.throughput),
-        statistical=words.interval(line.statistical),
-        quality=points,
-        notes=[*line.notes, *_speedup_remarks(speedups, line)],
-    )
-
-
-def _speedup_remarks(speedups: Speedups, line: ArmSpeedup) -> list[str]:
-    remarks: list[str] = []
+def speedup_remarks(speedups: Speedups, line: ArmSpeedup) -> list[str]:
+    """What a reader of an arm's ratios has to know: why some are missing, and which of them say little."""
+    remarks = list(line.notes)
     for work, ratio, p, floor in (
         ("all work", line.fixed_work, line.holm[0], speedups.fixed_floor.floor),
         ("to target", line.to_target, line.holm[1], speedups.target_floor.floor),
@@ -160,7 +128,7 @@ def _row(speedups: Speedups, line: ArmSpeedup) -> dict[str, Any]:
         "bound": speedups.bound.value,
         "bound_of": speedups.bound.of if speedups.bound.value is not None else "unknown",
         "budget_s": speedups.budget_s,
-        "remarks": "; ".join([*line.notes, *_speedup_remarks(speedups, line)]),
+        "remarks": "; ".join(speedup_remarks(speedups, line)),
     }
 
 
@@ -243,7 +211,7 @@ def fairness_rows(all_judged: Sequence[JudgedClaim]) -> list[dict[str, Any]]:
                 "forbids_a_verdict": row.forbids,
                 "why": row.wrong,
             }
-            for row in judged.fairness.rows
+            for row in judged.fairness
         ]
     return rows
 
@@ -269,7 +237,7 @@ def show_verdicts(directory: Path, config_dir: Path | None) -> int:
         for sentence in (*sentences(speedups), *(f"No verdicts: {reason}." for reason in speedups.forbidden)):
             say(console, f"  {sentence}")
         cores = matrix(comparison)
-        if cores is not None:
+        if isinstance(cores, Matrix):
             say(console, f"  {cores.sentence}")
     return 0
 

@@ -18,7 +18,7 @@ from ..statistics.verdict import Bound
 from ..statistics.welch import Interval
 from ..target import baseline_of
 from . import recorded
-from .fairness import fairness
+from .fairness import fairness, forbidding
 from .speedups import level_of, rated, rates
 
 FEWEST = 2  # runs; there is no mean of one
@@ -100,30 +100,19 @@ class Matrix:
         return f"{gets}nothing on these cores can be more than {base.headroom:.3g} times as fast{upper}."
 
 
-def matrix(comparison: Comparison) -> Matrix | None:
-    """None where `why_none` says why."""
-    made = _matrix(comparison)
-    return made if isinstance(made, Matrix) else None
-
-
-def why_none(comparison: Comparison) -> str:
-    """Why there is no matrix; "" where there is one."""
-    made = _matrix(comparison)
-    return "" if isinstance(made, Matrix) else made
-
-
 def headroom(comparison: Comparison, comparator: Arm, floor: float) -> Bound:
     """What no arm can exceed: the comparator's headroom; where that is not known the number of cores.
 
     `floor`: the study's noise, m.
     """
     efficiencies, cores = matrix(comparison), cores_of(comparator)
-    line = efficiencies.of(comparator) if efficiencies else None
-    if efficiencies is None or line is None or efficiencies.no_headroom:
-        why = why_none(comparison)
-        why = why or (efficiencies and efficiencies.no_headroom) or f"no line of {comparator.label}"
+    line, why = None, efficiencies
+    if isinstance(efficiencies, Matrix):
+        line, why = efficiencies.of(comparator), efficiencies.no_headroom
+    if not isinstance(efficiencies, Matrix) or line is None or why:
         most = None if cores is None else float(cores)
-        return Bound(value=most, of="cores", unknown=f"headroom not known: {why}")
+        reason = why or f"no line of {comparator.label}"
+        return Bound(value=most, of="cores", unknown=f"headroom not known: {reason}")
     impossible = ""
     if line.headroom > efficiencies.cores * (1 + floor):
         impossible = (
@@ -135,8 +124,9 @@ def headroom(comparison: Comparison, comparator: Arm, floor: float) -> Bound:
 
 def warning(comparison: Comparison) -> str:
     """That runs of one core lie there and give no matrix; "" where they do, or there are none."""
+    why = matrix(comparison)
     has_core = any(arm.runs[0].role == ONE_CORE for arm in comparison.arms)
-    return f"No computing efficiency: {why}." if has_core and (why := why_none(comparison)) else ""
+    return f"No computing efficiency: {why}." if has_core and isinstance(why, str) else ""
 
 
 def cores_of(arm: Arm) -> int | None:
@@ -145,8 +135,8 @@ def cores_of(arm: Arm) -> int | None:
     return counts.pop() if len(counts) == 1 else None
 
 
-def _matrix(comparison: Comparison) -> Matrix | str:
-    """The matrix, or why there is none."""
+def matrix(comparison: Comparison) -> Matrix | str:
+    """The matrix of a comparison, or why there is none."""
     baseline = baseline_of(comparison)
     if baseline is None:
         return "no baseline (study.baseline)"
@@ -191,8 +181,8 @@ def _alone(comparison: Comparison, baseline: Arm, cores: int) -> Arm | str:
     (arm,) = arms
     if len(rated(arm)) < FEWEST:
         return f"{arm.label} has fewer than {FEWEST} complete runs"
-    ledger = fairness(baseline.runs, arm.runs, headline="efficiency")
-    differs = [row.wrong or f"{row.quantity} ({row.baseline}; {row.arm})" for row in ledger.forbidding]
+    unequal = forbidding(fairness(baseline.runs, arm.runs, headline="efficiency"))
+    differs = [row.wrong or f"{row.quantity} ({row.baseline}; {row.arm})" for row in unequal]
     wrong = [*differs, *_elsewhere(baseline, arm), *_batch(baseline, arm, cores)]
     if wrong:
         return f"{arm.label} is no core of {baseline.label}'s: not equal: {'; '.join(wrong)}"

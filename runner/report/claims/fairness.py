@@ -10,7 +10,7 @@ repeated is no part of the comparison. Loss scaling is fp16's alone, a part of `
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from ...records.seed_ranges import check_fair, trial_seeds
 from ...records.trees import below
 from ..data.arms import settings, text
 from ..data.declared import may_differ
-from ..data.load import Run, number, value_at
+from ..data.load import Run, value_at
 from . import recorded
 
 NOT_RECORDED = "not recorded"
@@ -62,6 +62,7 @@ _ABOUT = (*WAITING, "cluster.validated_ranks")
 
 # A run, and what of its configuration is compared, dotted.
 Compared = tuple[Run, Mapping[str, Any]]
+Sides = Sequence[Sequence[Compared]]  # the counted runs of the baseline and of the arm
 Read = Callable[[Run, Mapping[str, Any]], str | None]
 Blocks = Mapping[str, tuple[str | None, ...]]  # by repetition: distinct values, None: not recorded
 
@@ -87,25 +88,13 @@ class FairnessRow:
         return bool(self.wrong) or (self.equal is False and not self.own)
 
 
-@dataclass(frozen=True)
-class FairnessTable:
-    """All rows, in a fixed order."""
-
-    rows: tuple[FairnessRow, ...]
-
-    @property
-    def forbidding(self) -> list[FairnessRow]:
-        """The rows that forbid a verdict."""
-        return [row for row in self.rows if row.forbids]
-
-    @property
-    def not_recorded(self) -> list[FairnessRow]:
-        """The rows that neither side has recorded: shown, and not taken for equal."""
-        return [row for row in self.rows if row.equal is None]
+def forbidding(table: Iterable[FairnessRow]) -> list[FairnessRow]:
+    """The rows that forbid a verdict."""
+    return [row for row in table if row.forbids]
 
 
-def fairness(baseline: Sequence[Run], arm: Sequence[Run], *, headline: str = "") -> FairnessTable:
-    """The table of two arms of one comparison.
+def fairness(baseline: Sequence[Run], arm: Sequence[Run], *, headline: str = "") -> list[FairnessRow]:
+    """The table of two arms of one comparison, in a fixed order of rows.
 
     Args:
         baseline, arm: their runs; those that do not count (`Run.counted`) are left out.
@@ -118,68 +107,52 @@ def fairness(baseline: Sequence[Run], arm: Sequence[Run], *, headline: str = "")
     own.update(*(may_differ(target) for target in targets))
     own.update(*(BY_ROLE.get(role, ()) for role in {run.role for run in counted}))
     own.update(BY_TUNING if counted and all(run.tuned for run in counted) else ())
-    return FairnessTable(tuple(_rows(_Pair(sides[0], sides[1], frozenset(own)))))
+    return list(_rows(sides, own))
 
 
-@dataclass(frozen=True)
-class _Pair:
-    """The counted runs of both sides, and the keys (or their beginnings) that may differ."""
-
-    baseline: Sequence[Compared]
-    arm: Sequence[Compared]
-    own: frozenset[str]
-
-    @property
-    def all(self) -> list[Compared]:
-        return [*self.baseline, *self.arm]
-
-    @property
-    def virtual(self) -> bool:
-        """Whether all clocks are virtual: then no machine can favour a side."""
-        return all(run.world == "simulated" for run, _ in self.all)
-
-    def is_own(self, key: str) -> bool:
-        return below(key, self.own)
-
-    def row(self, key: str, quantity: str, read: Read, *, complete: bool = False) -> FairnessRow:
-        """Both sides of a quantity, repetition by repetition. `complete`: of runs that did all their work."""
-        sides = [
-            _by_block((pair for pair in side if not complete or recorded.complete(pair[0])), read)
-            for side in (self.baseline, self.arm)
-        ]
-        shown = [_shown(side) for side in sides]
-        return FairnessRow(
-            key=key,
-            quantity=quantity,
-            baseline=shown[0],
-            arm=shown[1],
-            equal=_equal(*sides),
-            own=self.is_own(key),
-        )
+def _row(
+    sides: Sides, own: Collection[str], key: str, quantity: str, read: Read, *, complete: bool = False
+) -> FairnessRow:
+    """Both sides of a quantity, repetition by repetition. `complete`: of runs that did all their work."""
+    blocks = [
+        _by_block((pair for pair in side if not complete or recorded.complete(pair[0])), read)
+        for side in sides
+    ]
+    return FairnessRow(
+        key=key,
+        quantity=quantity,
+        baseline=_shown(blocks[0]),
+        arm=_shown(blocks[1]),
+        equal=_equal(*blocks),
+        own=below(key, own),
+    )
 
 
-def _rows(pair: _Pair) -> Iterable[FairnessRow]:
-    yield _seeds(pair)
-    yield pair.row("strategy", "strategy", _strategy)
-    yield from _settings(pair)
+def _rows(sides: Sides, own: Collection[str]) -> Iterable[FairnessRow]:
+    """`own`: the keys (or their beginnings) that may differ."""
+    # On virtual clocks no machine can favour a side.
+    virtual = all(run.world == "simulated" for side in sides for run, _ in side)
+    yield _seeds(sides, own)
+    yield _row(sides, own, "strategy", "strategy", _strategy)
+    yield from _settings(sides, own)
     for quantity in recorded.QUANTITIES:
-        if quantity.real and pair.virtual:
+        if quantity.real and virtual:
             continue
         read = partial(_read_record, quantity)
-        row = pair.row(quantity.key, quantity.words, read, complete=quantity.complete)
-        yield replace(row, wrong=_tuned_on(pair)) if quantity.key == "tuning" else row
-    if not pair.virtual:
-        yield _threads(pair)
-        yield _order_of_execution(pair)
+        row = _row(sides, own, quantity.key, quantity.words, read, complete=quantity.complete)
+        yield replace(row, wrong=_tuned_on(sides)) if quantity.key == "tuning" else row
+    if not virtual:
+        yield _threads(sides, own)
+        yield _order_of_execution(sides)
 
 
 def _read_record(quantity: recorded.Quantity, run: Run, keys: Mapping[str, Any]) -> str | None:
     return quantity.read(run)
 
 
-def _tuned_on(pair: _Pair) -> str:
+def _tuned_on(sides: Sides) -> str:
     """Why the tuning was unfair though both sides had the same: a scored run has a seed that was tuned on."""
-    tuned = [run for run, _ in pair.all if run.tuned]
+    tuned = [run for side in sides for run, _ in side if run.tuned]
     counts = {run.arm_name: int(run.config["study"]["tune_trials"]) for run in tuned}
     tried = [seed for count in set(counts.values()) for seed in trial_seeds(count)]
     try:
@@ -189,24 +162,24 @@ def _tuned_on(pair: _Pair) -> str:
     return ""
 
 
-def _seeds(pair: _Pair) -> FairnessRow:
-    sides = [sorted((text(run.seed) for run, _ in side), key=_natural) for side in (pair.baseline, pair.arm)]
-    twice = sorted({seed for side in sides for seed in side if side.count(seed) > 1}, key=_natural)
+def _seeds(sides: Sides, own: Collection[str]) -> FairnessRow:
+    seeds = [sorted((text(run.seed) for run, _ in side), key=_natural) for side in sides]
+    twice = sorted({seed for side in seeds for seed in side if side.count(seed) > 1}, key=_natural)
     return FairnessRow(
         key="seed",
         quantity="seeds: initial weights, order of the data",
-        baseline=", ".join(sides[0]) or "no run",
-        arm=", ".join(sides[1]) or "no run",
-        equal=sides[0] == sides[1],
-        own=pair.is_own("seed"),
-        wrong="no run counts" if not all(sides) else f"twice in an arm: {', '.join(twice)}" if twice else "",
+        baseline=", ".join(seeds[0]) or "no run",
+        arm=", ".join(seeds[1]) or "no run",
+        equal=seeds[0] == seeds[1],
+        own=below("seed", own),
+        wrong="no run counts" if not all(seeds) else f"twice in an arm: {', '.join(twice)}" if twice else "",
     )
 
 
-def _settings(pair: _Pair) -> Iterable[FairnessRow]:
+def _settings(sides: Sides, own: Collection[str]) -> Iterable[FairnessRow]:
     """A line for each key of the configuration in which the sides differ, and one for all the others."""
-    names = {name for _, keys in pair.all for name in keys if not below(name, ["strategy"])}
-    rows = [pair.row(name, name, _key_reader(name)) for name in sorted(names)]
+    names = {name for side in sides for _, keys in side for name in keys if not below(name, ["strategy"])}
+    rows = [_row(sides, own, name, name, _key_reader(name)) for name in sorted(names)]
     yield from (row for row in rows if row.equal is False)
     rest = [row.equal for row in rows if row.equal is not False]
     keys = f"{len(rest)} keys"
@@ -243,27 +216,26 @@ def _compared(run: Run) -> dict[str, Any]:
     return compared if phase is None else compared | {"train.eval_phase": phase}
 
 
-def _threads(pair: _Pair) -> FairnessRow:
+def _threads(sides: Sides, own: Collection[str]) -> FairnessRow:
     def read(run: Run, keys: Mapping[str, Any]) -> str | None:
         most = recorded.most_threads(run)
         return None if most is None else f"{most[0]} threads on {most[1]} cores"
 
-    row = pair.row("threads.fit", "threads over the cores of a machine", read)
-    most = ((run, recorded.most_threads(run)) for run, _ in pair.all)
+    row = _row(sides, own, "threads.fit", "threads over the cores of a machine", read)
+    most = ((run, recorded.most_threads(run)) for side in sides for run, _ in side)
     short = sorted({str(read(run, {})) for run, pair in most if pair and pair[0] > pair[1]})
     # Where ranks and threads differ by design, so does their quotient; the cores are the machine's.
-    return replace(row, own=pair.is_own("threads.per_rank"), wrong="; ".join(short))
+    return replace(row, own=below("threads.per_rank", own), wrong="; ".join(short))
 
 
-def _order_of_execution(pair: _Pair) -> FairnessRow:
+def _order_of_execution(sides: Sides) -> FairnessRow:
     """In which order the runs were made: a machine that warms up or gets busy favours one side.
 
     The places of each side's runs in time (`1, 4`), from the starts and ends of their attempts. Unfair is one
     arm whose last run ended before the other's first began, if each has two runs or more: of one run each,
     one has to be first.
     """
-    sides = [[_span(run) for run, _ in side] for side in (pair.baseline, pair.arm)]
-    spans = [[span for span in side if span is not None] for side in sides]
+    spans = [[span for run, _ in side if (span := _span(run))] for side in sides]
     places, wrong = [NOT_RECORDED, NOT_RECORDED], ""
     complete = all(spans) and [len(side) for side in spans] == [len(side) for side in sides]
     if complete:
@@ -285,11 +257,7 @@ def _order_of_execution(pair: _Pair) -> FairnessRow:
 
 def _span(run: Run) -> tuple[float, float] | None:
     """Start of the first attempt and end of the last, s since 1970; None if the start is not recorded."""
-    attempts = run.status.get("attempts") or []
-    starts, ends = (
-        [value for attempt in attempts if (value := number(attempt.get(key))) is not None]
-        for key in ("started_unix", "ended_unix")
-    )
+    starts, ends = run.stamps("started_unix"), run.stamps("ended_unix")
     return (min(starts), max([*ends, *starts])) if starts else None
 
 

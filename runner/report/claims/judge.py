@@ -18,7 +18,7 @@ from ..statistics.verdict import Bound, Conditions, Forecast, Hypothesis, Verdic
 from ..statistics.welch import FEWEST_RUNS, Estimate, Interval, Ratio
 from . import recorded, speedups
 from .core_efficiency import headroom
-from .fairness import FairnessTable, fairness
+from .fairness import FairnessRow, fairness, forbidding
 from .paper_claims import Claim
 from .speedups import ArmSpeedup, Speedups, evaluations
 
@@ -41,7 +41,7 @@ class JudgedClaim:
     comparator: str
     measured: str
     verdict: Verdict
-    fairness: FairnessTable | None = None
+    fairness: list[FairnessRow] | None = None
     conditions: Conditions | None = None
 
 
@@ -124,7 +124,7 @@ def _judged(claim: Claim, study: Speedups, line: ArmSpeedup) -> JudgedClaim:
     )
 
 
-def _conditions(claim: Claim, study: Speedups, line: ArmSpeedup, table: FairnessTable) -> Conditions:
+def _conditions(claim: Claim, study: Speedups, line: ArmSpeedup, table: list[FairnessRow]) -> Conditions:
     noise = study.target_floor if claim.headline == "time_to_target" else study.fixed_floor
     counts = [evaluations(arm) for arm in (study.against, line.arm)]
     differs, not_stated, other = _stated(claim, line.arm.runs[0])
@@ -136,7 +136,7 @@ def _conditions(claim: Claim, study: Speedups, line: ArmSpeedup, table: Fairness
         f"not equal: {row.quantity} ({row.baseline}; {row.arm})"
         if row.equal is False
         else f"{row.quantity}: {row.wrong}"
-        for row in table.forbidding
+        for row in forbidding(table)
     ]
     return Conditions(
         runs=min(len(study.against.counted), len(line.arm.counted)),

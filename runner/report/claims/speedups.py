@@ -6,7 +6,7 @@ Source: docs/method.md, "Statistics of ratios" and "Noise floor".
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -74,6 +74,11 @@ class Speedups:
         """Why there is no verdict between these arms, independent of their numbers."""
         reasons = self.guard.reasons(*arms) if self.guard else ()
         return (*reasons, *(busy for arm in arms if (busy := recorded.busy_reason(arm))))
+
+    @property
+    def shown(self) -> list[ArmSpeedup]:
+        """The lines of tables and figures: arms, and last the placebo."""
+        return [*self.lines, *([self.placebo] if self.placebo else [])]
 
     @property
     def level(self) -> float:
@@ -261,19 +266,22 @@ def _points(arm: Arm) -> list[float]:
     return [100 * value for value in finals if value is not None and math.isfinite(value)]
 
 
-def _not_whole(base: Arm, arm: Arm) -> list[str]:
+def _not_whole(*arms: Arm) -> list[str]:
     """How many runs of each did not do all their work, where some did not."""
-    return _short(base, arm, _whole, "did not do all their work")
+    return [
+        f"{short} of {len(arm.counted)} runs of {arm.label} did not do all their work"
+        for arm in arms
+        if (short := len(arm.counted) - len(_whole(arm)))
+    ]
 
 
-def _missed(base: Arm, arm: Arm) -> list[str]:
+def _missed(*arms: Arm) -> list[str]:
     """How many runs of each missed the target, where some did."""
-    return _short(base, arm, lambda side: side.reached, "missed the target")
-
-
-def _short(base: Arm, arm: Arm, done: Callable[[Arm], list[Run]], words: str) -> list[str]:
-    sides = ((side, len(side.counted) - len(done(side))) for side in (base, arm))
-    return [f"{short} of {len(side.counted)} runs of {side.label} {words}" for side, short in sides if short]
+    return [
+        f"{short} of {len(arm.counted)} runs of {arm.label} missed the target"
+        for arm in arms
+        if (short := len(arm.counted) - len(arm.reached))
+    ]
 
 
 def _others(comparison: Comparison, comparator: Arm) -> list[Arm]:

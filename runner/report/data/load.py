@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ....strategies.errors import ConfigError
 from ...machine.folders import check_folder
@@ -23,14 +23,6 @@ from .run_files import environment_of, mapping_of, read_yaml, rows_of
 # What the study is about; the rest (failed, cancelled, …) is listed beside it and counts for nothing.
 COUNTED = ("finished", "diverged", "timed_out")
 PARTS = ("compute", "exposed", "waiting", "data", "step_other")  # of training time
-
-
-class Point(NamedTuple):
-    """A point of a run's curve; `mark`: the samples at which it was taken."""
-
-    mark: float
-    x: float
-    y: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,9 +202,9 @@ class Run:
         target = value_at(self.config, "dataset", "_target_")
         return metric_of(self.metric, self.evaluations, self.summary, task=task_of(str(target or "")))
 
-    def points(self, x: str) -> list[Point]:
-        """What models are judged over field `x` of the evaluations."""
-        return [Point(row["samples"], row[x], self.judged_by.of(row)) for row in self.evaluations]
+    def points(self, x: str) -> list[tuple[float, float]]:
+        """Field `x` of each evaluation, and what its model is judged."""
+        return [(row[x], self.judged_by.of(row)) for row in self.evaluations]
 
     @property
     def final(self) -> float | None:
@@ -246,15 +238,16 @@ class Run:
     @property
     def started_unix(self) -> float | None:
         """The start of the first attempt, s since 1970."""
-        return min(self._stamps("started_unix"), default=None)
+        return min(self.stamps("started_unix"), default=None)
 
     @property
     def calendar_s(self) -> float | None:
         """From the first start to the last end, waiting between attempts included."""
-        ends = self._stamps("ended_unix")
+        ends = self.stamps("ended_unix")
         return max(ends) - self.started_unix if self.started_unix is not None and ends else None
 
-    def _stamps(self, name: str) -> list[float]:
+    def stamps(self, name: str) -> list[float]:
+        """The times of all attempts under `name`, s since 1970."""
         attempts = self.status.get("attempts") or []
         return [value for a in attempts if (value := number(a.get(name))) is not None]
 

@@ -1,6 +1,5 @@
 """How an arm looks: colour, line and marker, unique per arm and the same in every figure and table."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
@@ -23,34 +22,29 @@ MARKERS = (
 )
 
 
-@dataclass(frozen=True)
-class Look:
-    """The look of one arm; 7 colours x 4 lines x 9 markers never meet twice below 252 arms."""
-
-    colour: str
-    dashes: tuple[float, ...]
-    marker: str
-    path: str
-
-    @property
-    def line(self) -> Any:
-        """The line as matplotlib takes it."""
-        return (0, self.dashes) if self.dashes else "-"
+def colour(index: int) -> str:
+    """The colour of arm number `index`; 7 colours x 4 lines x 9 markers never meet twice below 252 arms."""
+    return COLOURS[index % len(COLOURS)]
 
 
-def look(index: int) -> Look:
-    """The look of arm number `index`."""
-    marker, path = MARKERS[index % len(MARKERS)]
-    return Look(COLOURS[index % len(COLOURS)], DASHES[index % len(DASHES)], marker, path)
+def line(index: int) -> Any:
+    """Its line as matplotlib takes it."""
+    dashes = DASHES[index % len(DASHES)]
+    return (0, dashes) if dashes else "-"
+
+
+def marker(index: int) -> str:
+    """Its marker as matplotlib takes it."""
+    return MARKERS[index % len(MARKERS)][0]
 
 
 def swatch(index: int) -> Markup:
     """The look as a small picture for a table, on white like the figures."""
-    style = look(index)
-    dashes = " ".join(f"{2.5 * length:g}" for length in style.dashes)
+    dashes = " ".join(f"{2.5 * length:g}" for length in DASHES[index % len(DASHES)])
+    _, path = MARKERS[index % len(MARKERS)]
     return Markup(
         '<svg class="swatch" viewBox="0 0 40 14" aria-hidden="true">'
         '<rect width="40" height="14" rx="3" fill="#fff"/>'
         '<path d="M2 7h36" stroke="{0}" stroke-width="2.5" stroke-dasharray="{1}"/>'
         '<path transform="translate(20 7)" d="{2}" fill="{0}"/></svg>'
-    ).format(style.colour, dashes, style.path)
+    ).format(colour(index), dashes, path)

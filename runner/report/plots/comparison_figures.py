@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from .. import words
@@ -29,7 +30,7 @@ def figures(comparison: Comparison, prefix: str) -> list[Plot]:
         plots += [
             plot(
                 f"{metric.key}_time",
-                partial(_curves, x="train_s", label=TIME),
+                ("curves", "curves", "train_s", TIME),
                 _final,
                 f"{metric.title} against training time",
                 f"{BAND if comparison.many else RUNS} ×: a run ended early.",
@@ -37,7 +38,7 @@ def figures(comparison: Comparison, prefix: str) -> list[Plot]:
             ),
             plot(
                 f"{metric.key}_samples",
-                partial(_curves, x="samples", label=SAMPLES),
+                ("curves", "curves", "samples", SAMPLES),
                 _final,
                 f"{metric.title} against samples",
                 "The same curves per training sample: what a strategy costs in statistics, not in time.",
@@ -49,19 +50,25 @@ def figures(comparison: Comparison, prefix: str) -> list[Plot]:
             "A mark per run at the scored time; the bar spans the two evaluations between which the run"
             " crossed the target. The upright line is the geometric mean, drawn only if all runs reached it."
         )
-        plots.append(plot("time_to_target", _target_strip, _target_times, "Time to target", caption))
+        plots.append(
+            plot("time_to_target", ("strip_plot", "target_strip"), _target_times, "Time to target", caption)
+        )
     if any(mean_parts(arm) for arm in comparison.arms):
         caption = (
             "Training time split into parts: mean over ranks, then over an arm's finished runs."
             " Exposed: transfers that training stood still for. Waiting: for slower ranks."
         )
-        plots.append(plot("parts", _time_parts, _parts, "Where the time went", caption))
+        plots.append(plot("parts", ("strip_plot", "time_parts"), _parts, "Where the time went", caption))
     if is_uneven(comparison):
         caption = (
             "Means over an arm's finished runs, rank 0 on top. Left: samples of a rank as times an equal"
             " share, where the strategy tells; dotted: equal. Right: waiting for other ranks."
         )
-        plots.append(plot("ranks", _ranks, _shares, "Shares and waiting of each rank", caption, "ranks"))
+        plots.append(
+            plot(
+                "ranks", ("strip_plot", "ranks"), _shares, "Shares and waiting of each rank", caption, "ranks"
+            )
+        )
     return plots
 
 
@@ -69,13 +76,13 @@ def _plot(
     comparison: Comparison,
     prefix: str,
     kind: str,
-    draw: "Callable[[Comparison], Figure]",
+    drawer: tuple[str, ...],
     describe: Callable[[Arm], str],
     title: str,
     caption: str,
     table: str = "runs",
 ) -> Plot:
-    """`describe` puts one arm of the figure into words."""
+    """`drawer`: module, function and further arguments. `describe` puts one arm of the figure into words."""
     corner = where(comparison.world, comparison.size)
     arms = "; ".join(f"{arm.label}: {describe(arm)}" for arm in comparison.arms)
     return Plot(
@@ -85,33 +92,15 @@ def _plot(
         caption=caption,
         table=table,
         corner=corner,
-        draw=partial(draw, comparison),
+        draw=partial(_draw, *drawer[:2], comparison, *drawer[2:]),
         alternative=f"{title} ({corner}). {arms}.",
     )
 
 
-def _curves(comparison: Comparison, x: str, label: str) -> "Figure":
-    from .curves import curves
-
-    return curves(comparison, x, label)
-
-
-def _target_strip(comparison: Comparison) -> "Figure":
-    from .strip_plot import target_strip
-
-    return target_strip(comparison)
-
-
-def _time_parts(comparison: Comparison) -> "Figure":
-    from .strip_plot import time_parts
-
-    return time_parts(comparison)
-
-
-def _ranks(comparison: Comparison) -> "Figure":
-    from .strip_plot import ranks
-
-    return ranks(comparison)
+def _draw(module: str, function: str, comparison: Comparison, *arguments: str) -> "Figure":
+    """The figure that `function` in the neighbouring `module` draws; it is imported when it is drawn."""
+    drawer = getattr(import_module(f".{module}", __package__), function)
+    return drawer(comparison, *arguments)
 
 
 def _range(values: Sequence[float | None], say: Callable[[float], str]) -> str:

@@ -13,8 +13,8 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 
 from .. import words
 from ..data.arms import Arm, Comparison
-from ..data.load import Point
-from .arm_style import look
+from ..data.load import Run
+from . import arm_style
 from .style import WIDTH, numbers, plain, short
 
 # More curves than this in one panel cannot be told apart: the rest goes to the next panel, same axes.
@@ -93,13 +93,12 @@ def _legend_label(arm: Arm, x: str) -> str:
 
 
 def _handle(arm: Arm, label: str) -> Line2D:
-    style = look(arm.index)
     return Line2D(
         [],
         [],
-        color=style.colour,
-        linestyle=style.line,
-        marker=style.marker,
+        color=arm_style.colour(arm.index),
+        linestyle=arm_style.line(arm.index),
+        marker=arm_style.marker(arm.index),
         markersize=5,
         linewidth=2,
         label=label,
@@ -108,29 +107,29 @@ def _handle(arm: Arm, label: str) -> Line2D:
 
 def _curve(axes: Axes, arm: Arm, x: str, *, many: bool) -> None:
     """The runs of `arm` and their median; with `many` the median and the band of the middle half instead."""
-    style = look(arm.index)
-    line: dict[str, Any] = {"color": style.colour, "linestyle": style.line}
-    bold: dict[str, Any] = {**line, "linewidth": 2, "marker": style.marker, "markersize": 4.5}
+    colour, marker = arm_style.colour(arm.index), arm_style.marker(arm.index)
+    line: dict[str, Any] = {"color": colour, "linestyle": arm_style.line(arm.index)}
+    bold: dict[str, Any] = {**line, "linewidth": 2, "marker": marker, "markersize": 4.5}
     runs = [(run, points) for run in arm.runs if (points := run.points(x))]
     if many:
         band = quartiles([points for _, points in runs])
         if band:
             places, low, middle, high = zip(*band, strict=True)
-            axes.fill_between(places, low, high, color=style.colour, alpha=0.18, linewidth=0)
+            axes.fill_between(places, low, high, color=colour, alpha=0.18, linewidth=0)
             axes.plot(places, middle, **bold)
     else:
         thin = {**line, "linewidth": 0.9, "alpha": 0.45} if len(arm.runs) > 1 else bold
         for _, points in runs:
-            axes.plot([point.x for point in points], [point.y for point in points], **thin)
-    median = [] if many else _median([points for run, points in runs if run.state == "finished"])
+            axes.plot(*zip(*points, strict=True), **thin)
+    median = [] if many else _median([run for run, _ in runs if run.state == "finished"], x)
     if median:
         axes.plot(*zip(*median, strict=True), **bold)
-    ends = [_last(points) for run, points in runs if run.state not in ("finished", "running")]
-    if ended := [point for point in ends if point]:
+    early = [points for run, points in runs if run.state not in ("finished", "running")]
+    judged = [[point for point in points if not math.isnan(point[1])] for points in early]
+    if ends := [points[-1] for points in judged if points]:
         axes.plot(
-            [point.x for point in ended],
-            [point.y for point in ended],
-            color=style.colour,
+            *zip(*ends, strict=True),
+            color=colour,
             marker="x",
             markersize=8,
             markeredgewidth=2,
@@ -138,33 +137,27 @@ def _curve(axes: Axes, arm: Arm, x: str, *, many: bool) -> None:
         )
 
 
-def _last(points: Sequence[Point]) -> Point | None:
-    """The last point that has a value."""
-    return next((point for point in reversed(points) if not math.isnan(point.y)), None)
-
-
-def _median(runs: Sequence[list[Point]]) -> list[tuple[float, float]]:
-    """Median place and value at each point, over two or more runs with equal sample marks; else nothing."""
-    if len(runs) < 2 or len({tuple(point.mark for point in points) for points in runs}) > 1:
+def _median(runs: Sequence[Run], x: str) -> list[tuple[float, float]]:
+    """Median place and value at each point, over runs evaluated at equal samples; else nothing."""
+    marks = {tuple(row["samples"] for row in run.evaluations) for run in runs}
+    if len(runs) < 2 or len(marks) > 1:
         return []
-    return [
-        (statistics.median(point.x for point in points), statistics.median(point.y for point in points))
-        for points in zip(*runs, strict=True)
-    ]
+    points = np.median([run.points(x) for run in runs], axis=0)
+    return [(float(place), float(value)) for place, value in points]
 
 
-def quartiles(runs: Sequence[list[Point]]) -> list[tuple[float, float, float, float]]:
+def quartiles(runs: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[float, float, float, float]]:
     """Median place, and lower quartile, median and upper quartile of the values, point by point.
 
     The k-th point of every run that has one with a value, as long as that is half of the runs or more.
     """
     band = []
     for place in range(max(map(len, runs), default=0)):
-        points = [run[place] for run in runs if place < len(run) and not math.isnan(run[place].y)]
+        points = [run[place] for run in runs if place < len(run) and not math.isnan(run[place][1])]
         if not points or 2 * len(points) < len(runs):
             break
-        low, middle, high = np.quantile([point.y for point in points], (0.25, 0.5, 0.75))
-        band.append((statistics.median(p.x for p in points), float(low), float(middle), float(high)))
+        low, middle, high = np.quantile([value for _, value in points], (0.25, 0.5, 0.75))
+        band.append((statistics.median(at for at, _ in points), float(low), float(middle), float(high)))
     return band
 
 
@@ -182,16 +175,15 @@ def arm_lines(
     figure = Figure(figsize=(WIDTH, 4.4))
     axes = figure.subplots()
     for (label, index), line in lines.items():
-        style = look(index)
         xs = sorted(line)
         ends = [[line[x][0] - line[x][1] for x in xs], [line[x][2] - line[x][0] for x in xs]]
         axes.errorbar(
             xs,
             [line[x][0] for x in xs],
             yerr=ends if any(map(any, ends)) else None,
-            color=style.colour,
-            linestyle=style.line,
-            marker=style.marker,
+            color=arm_style.colour(index),
+            linestyle=arm_style.line(index),
+            marker=arm_style.marker(index),
             markersize=5,
             linewidth=1.8,
             elinewidth=0.8,

@@ -13,7 +13,7 @@ from ..data.arms import Arm, Comparison
 from ..data.load import PARTS
 from ..data.means import mean_parts, target_mean
 from ..data.rank_times import shares, waited
-from .arm_style import look
+from .arm_style import colour, marker
 from .style import PART_COLOURS, PART_HATCHES, WIDTH, numbers, plain, wrapped
 
 NAMED = 8  # ranks of an arm whose marks can carry their numbers
@@ -51,7 +51,6 @@ def target_strip(comparison: Comparison) -> Figure:
         fontsize=8.5,
     )
     for row, arm in enumerate(comparison.arms):
-        style = look(arm.index)
         places = [row + offset for offset in offsets(len(arm.counted))]
         crossings = [(run.crossing, y) for run, y in zip(arm.counted, places, strict=True)]
         hits = [(crossing, y) for crossing, y in crossings if crossing]
@@ -60,15 +59,15 @@ def target_strip(comparison: Comparison) -> Figure:
             [y for _, y in hits],
             [crossing.after_s for crossing, _ in hits],
             [crossing.stamp_s for crossing, _ in hits],
-            color=style.colour,
+            color=colour(arm.index),
             linewidth=3,
             alpha=0.3,
         )
         if hits:
             scored = [crossing.scored_s for crossing, _ in hits]
-            _marks(axes, scored, [y for _, y in hits], style.marker, color=style.colour)
+            _marks(axes, scored, [y for _, y in hits], marker(arm.index), color=colour(arm.index))
         if missed:
-            _marks(axes, [nowhere] * len(missed), missed, "x", color=style.colour, markersize=7)
+            _marks(axes, [nowhere] * len(missed), missed, "x", color=colour(arm.index), markersize=7)
         mean = target_mean(arm)
         if mean is not None:
             axes.plot([mean, mean], [row - 0.36, row + 0.36], color="#1d2129", linewidth=1.6)
@@ -77,9 +76,9 @@ def target_strip(comparison: Comparison) -> Figure:
     return figure
 
 
-def _marks(axes: Axes, xs: Sequence[float], ys: Sequence[float], marker: str, **more: Any) -> None:
+def _marks(axes: Axes, xs: Sequence[float], ys: Sequence[float], shape: str, **more: Any) -> None:
     """A mark at each place, without a line between them."""
-    axes.plot(xs, ys, marker, **{"markersize": 6.5, "markeredgewidth": 1.8 if marker == "x" else 1.0, **more})
+    axes.plot(xs, ys, shape, **{"markersize": 6.5, "markeredgewidth": 1.8 if shape == "x" else 1.0, **more})
 
 
 def time_parts(comparison: Comparison) -> Figure:
@@ -144,8 +143,8 @@ def _rank_marks(axes: Axes, row: int, arm: Arm, values: Sequence[float]) -> None
         place: Any = {"xycoords": ("axes fraction", "data"), "va": "center", "fontsize": 8.5}
         axes.annotate("nothing recorded", (0.02, row), **place)
         return
-    style, places = look(arm.index), [row + offset for offset in offsets(len(values))]
-    axes.plot(values, places, style.marker, color=style.colour, markersize=6, linestyle="")
+    places = [row + offset for offset in offsets(len(values))]
+    axes.plot(values, places, marker(arm.index), color=colour(arm.index), markersize=6, linestyle="")
     for rank, at in enumerate(zip(values, places, strict=True)):
         if len(values) <= NAMED:
             axes.annotate(str(rank), at, xytext=(6, 0), textcoords="offset points", va="center", fontsize=7)

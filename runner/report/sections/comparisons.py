@@ -1,8 +1,7 @@
 """Section: each comparison as configured: facts, warnings, every arm with its runs, figures and commands."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -86,40 +85,24 @@ def warnings_of(everything: Comparison) -> list[str]:
     return [warning for warning in warnings if warning]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ArmLine:
-    """One arm of the table, its numbers as text."""
-
-    arm: Arm
-    runs: str
-    reached: str
-    to_target: str
-    train: str
-    rate: str
-    final: str
-    final_spread: str
-    bytes: dict[str, str]
-    labels: list[str]
-
-
-def arm_line(arm: Arm, limit_s: float | None) -> ArmLine:
-    """Who got there, when, how fast and how well. `limit_s`: the budget of all arms, seconds of T_train."""
+def arm_line(arm: Arm, limit_s: float | None) -> dict[str, Any]:
+    """An arm of the table, its numbers as text. `limit_s`: the budget of all arms, seconds of T_train."""
     not_counted = len(arm.runs) - len(arm.counted)
     has_target = any(run.target is not None for run in arm.runs)
     final, finals = final_mean(arm), [run.final for run in arm.counted if run.final is not None]
-    return ArmLine(
-        arm=arm,
-        runs=words.count(len(arm.counted), "run")
+    return {
+        "arm": arm,
+        "runs": words.count(len(arm.counted), "run")
         + (f" (+ {not_counted} not counted)" if not_counted else ""),
-        reached=_share_reached(arm) if has_target else "no target set",
-        to_target=_to_target(arm, limit_s) if has_target and arm.counted else words.MISSING,
-        train=_typical(arm, train_mean(arm), words.seconds),
-        rate=_typical(arm, rate_mean(arm), words.rate),
-        final=_typical(arm, final, words.share),
-        final_spread=f"range {min(finals):.4f}–{max(finals):.4f}" if final is not None else "",
-        bytes={link: _typical(arm, bytes_mean(arm, link), words.size) for link in words.LINKS},
-        labels=list(dict.fromkeys(label for run in arm.runs for label in run.labels)),
-    )
+        "reached": _share_reached(arm) if has_target else "no target set",
+        "to_target": _to_target(arm, limit_s) if has_target and arm.counted else words.MISSING,
+        "train": _typical(arm, train_mean(arm), words.seconds),
+        "rate": _typical(arm, rate_mean(arm), words.rate),
+        "final": _typical(arm, final, words.share),
+        "final_spread": f"range {min(finals):.4f}–{max(finals):.4f}" if final is not None else "",
+        "bytes": {link: _typical(arm, bytes_mean(arm, link), words.size) for link in words.LINKS},
+        "labels": list(dict.fromkeys(label for run in arm.runs for label in run.labels)),
+    }
 
 
 def _share_reached(arm: Arm) -> str:
@@ -263,7 +246,7 @@ study.baseline, and of another arm.</p>
 <div class="wide" role="region" aria-label="Settings of arms and runs" tabindex="0">
 <table class="sortable"><thead><tr><th scope="col">Arm and runs</th>
 <th scope="col" class="text">Settings beyond the common ones</th></tr></thead>
-{% for arm, settings, runs in block.settings() %}
+{% for arm, settings, runs in block.settings %}
 <tbody>
 <tr class="arm"><th scope="row">{{ arm.label }}</th><td class="text">
 {% for key, value in settings.items() %}<code>{{ key }}={{ value }}</code> {% else %}none{% endfor %}
@@ -288,36 +271,40 @@ study.baseline, and of another arm.</p>
         return [speedups.comparison for speedups in self.results.speedups]
 
     @cached_property
-    def blocks(self) -> list["ComparisonBlock"]:
+    def blocks(self) -> list[dict[str, Any]]:
         """One for each comparison as configured."""
         titled = list(zip(self.results.configured, self.results.titles, strict=True))
         return [
-            ComparisonBlock(comparison, title, f"{number}_" if len(titled) > 1 else "")
+            block_of(comparison, title, f"{number}_" if len(titled) > 1 else "")
             for number, (comparison, title) in enumerate(titled, 1)
         ]
 
     def plots(self) -> list[Plot]:
-        return [figure for block in self.blocks for figure in block.figures]
+        return [figure for block in self.blocks for figure in block["figures"]]
 
 
-class ComparisonBlock:
+def block_of(comparison: Comparison, title: str, prefix: str) -> dict[str, Any]:
     """A comparison as the page shows it. `prefix`: of the names of its figures."""
-
-    def __init__(self, comparison: Comparison, title: str, prefix: str) -> None:
-        self.comparison, self.title = comparison, title
-        beside = shown(comparison)
-        self.figures = figures(beside, prefix)
-        self.facts = facts_of(beside)
-        self.warnings = warnings_of(comparison)
-        limit_s = budget_s(beside)
-        self.lines = [arm_line(arm, limit_s) for arm in beside.arms]
-        self.common = common_settings(comparison.runs)
+    beside, common = shown(comparison), common_settings(comparison.runs)
+    limit_s = budget_s(beside)
+    return {
+        "comparison": comparison,
+        "title": title,
+        "figures": figures(beside, prefix),
+        "facts": facts_of(beside),
+        "warnings": warnings_of(comparison),
+        "lines": [arm_line(arm, limit_s) for arm in beside.arms],
+        "common": common,
+        "settings": [settings_beyond(arm, common) for arm in comparison.arms],
         # What holds for all runs stands once above the table, not in every line.
-        self.mixed = len({bool(run.timing_reasons) for run in beside.runs}) > 1
+        "mixed": len({bool(run.timing_reasons) for run in beside.runs}) > 1,
+    }
 
-    def settings(self) -> Iterator[tuple[Arm, dict[str, str], list[tuple[Run, dict[str, str]]]]]:
-        """Each arm with its settings beyond the common ones, and each of its runs with those beyond these."""
-        for arm in self.comparison.arms:
-            shared = common_settings(arm.runs)
-            of_arm = {key: value for key, value in shared.items() if key not in self.common}
-            yield arm, of_arm, [(run, own_settings(run, shared)) for run in arm.runs]
+
+def settings_beyond(
+    arm: Arm, common: Mapping[str, str]
+) -> tuple[Arm, dict[str, str], list[tuple[Run, dict[str, str]]]]:
+    """An arm, its settings beyond the `common` ones, and each of its runs with those beyond these."""
+    shared = common_settings(arm.runs)
+    of_arm = {key: value for key, value in shared.items() if key not in common}
+    return arm, of_arm, [(run, own_settings(run, shared)) for run in arm.runs]

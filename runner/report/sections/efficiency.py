@@ -44,7 +44,7 @@ Numbers: <a href="efficiency.csv">efficiency.csv</a>.</caption>
 
     @cached_property
     def matrices(self) -> list[Matrix]:
-        return [made for made in map(matrix, self.results.comparisons) if made is not None]
+        return [made for made in map(matrix, self.results.comparisons) if isinstance(made, Matrix)]
 
     def tables(self) -> dict[str, Rows]:
         """`efficiency`: a row per arm."""

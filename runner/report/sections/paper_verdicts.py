@@ -3,7 +3,7 @@
 from functools import cached_property
 
 from ..claims.claim_tables import claim_rows, fairness_rows, remarks, workload
-from ..claims.fairness import FairnessTable
+from ..claims.fairness import FairnessRow
 from ..claims.judge import NO_ARM, JudgedClaim
 from ..claims.paper_claims import gain_words
 from ..section import Rows, Section, with_rows
@@ -49,15 +49,17 @@ Claims of which an arm is here, and which were not compared:
 <a href="fairness.csv">fairness.csv</a> has every line. A difference that is not the strategy's own forbids a
 verdict.</p>
 {% for pair, table in section.fairness.items() %}
-<details{{ " open" if table.forbidding }}><summary>{{ pair }}:
-{% if table.forbidding -%}
-<span class="bad">{{ words.count(table.forbidding | length, "difference") }}</span>
+{% set forbidding = table | selectattr("forbids") | list %}
+{% set not_recorded = table | selectattr("equal", "none") | list | length %}
+<details{{ " open" if forbidding }}><summary>{{ pair }}:
+{% if forbidding -%}
+<span class="bad">{{ words.count(forbidding | length, "difference") }}</span>
 {%- else %}equal in all that is recorded{% endif -%}
-{% if table.not_recorded %}, {{ table.not_recorded | length }} not recorded{% endif %}</summary>
+{% if not_recorded %}, {{ not_recorded }} not recorded{% endif %}</summary>
 <div class="wide" role="region" aria-label="Fairness table" tabindex="0">
 <table><thead><tr><th scope="col">Quantity</th><th scope="col" class="text">Baseline</th>
 <th scope="col" class="text">Arm</th><th scope="col" class="text">Equal</th></tr></thead><tbody>
-{% for row in table.rows if row.equal is not sameas true or row.wrong %}
+{% for row in table if row.equal is not sameas true or row.wrong %}
 <tr><td>{{ row.quantity }}</td><td class="text settings-of">{{ row.baseline }}</td>
 <td class="text settings-of">{{ row.arm }}</td><td class="text{{ ' bad' if row.forbids }}">
 {%- if row.equal is none %}not recorded{% elif row.own %}its own
@@ -65,7 +67,7 @@ verdict.</p>
 </td></tr>
 {% endfor %}
 </tbody></table></div>
-<p class="soft">{{ table.rows | selectattr("equal", "sameas", true) | list | length }} further lines are
+<p class="soft">{{ table | selectattr("equal", "sameas", true) | list | length }} further lines are
 equal on both sides.</p>
 </details>
 {% endfor %}
@@ -96,9 +98,9 @@ equal on both sides.</p>
         ]
 
     @property
-    def fairness(self) -> dict[str, FairnessTable]:
+    def fairness(self) -> dict[str, list[FairnessRow]]:
         """The fairness table of each pair of arms."""
-        tables: dict[str, FairnessTable] = {}
+        tables: dict[str, list[FairnessRow]] = {}
         for judged in self.compared:
             if judged.fairness is not None:
                 pair = f"{judged.arm} against {judged.comparator} ({workload(judged)})"

@@ -9,7 +9,7 @@ from .. import words
 from ..data.arms import Arm, Comparison, natural
 from ..data.load import Run
 from ..data.means import geometric_mean
-from ..plots.arm_style import look
+from ..plots.arm_style import colour, marker
 from ..plots.pictures import Plot
 from ..ranking import AS_CONFIGURED, Times, ranking_words
 from ..section import Rows, Section, looks_of, one_each, with_rows
@@ -224,14 +224,14 @@ def draw(table: SizeTable) -> "Figure":
     figure, axes = strips(list(table.arms))
     axes.axvline(1, color="#444444", linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
     for row, (arm, index) in enumerate(table.arms.items()):
-        style, speeds = look(index), table.speeds(arm)
+        speeds = table.speeds(arm)
         if speeds:
-            axes.plot([min(speeds.values()), max(speeds.values())], [row, row], color=style.colour)
+            axes.plot([min(speeds.values()), max(speeds.values())], [row, row], color=colour(index))
         for assumption, value in speeds.items():
             strong: Any = {"markersize": 9, "markeredgecolor": "white", "zorder": 4}
             faint: Any = {"markersize": 6.5, "alpha": 0.35}
             mark = strong if assumption == AS_CONFIGURED else faint
-            axes.plot(value, row, style.marker, color=style.colour, **mark)
+            axes.plot(value, row, marker(index), color=colour(index), **mark)
     axes.margins(x=0.08)
     axes.set_xlabel(f"times as fast as {plain(short(table.baseline, 40))}")
     axes.xaxis.set_major_formatter(numbers())

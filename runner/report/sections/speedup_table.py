@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .. import words
-from ..claims.claim_tables import cells, sentences, speedup_rows
+from ..claims.claim_tables import points_words, sentences, speedup_remarks, speedup_rows
 from ..claims.speedups import ArmSpeedup, Speedups, ratios
 from ..data.arms import Comparison, row_of
-from ..plots.arm_style import look
+from ..plots.arm_style import colour, marker
 from ..plots.pictures import Plot
 from ..section import Rows, Section, one_each, with_rows
 from ..simulation_errors import where
@@ -56,12 +56,14 @@ Points of final {{ metric }}: arm minus baseline.</caption>
 <th scope="col">Throughput</th><th scope="col">Statistical efficiency</th>
 <th scope="col">Final {{ metric }}, points</th>
 <th scope="col" class="text">Remarks</th></tr></thead>
-{% for line in section.cells(speedups) %}
+{% for line in speedups.shown %}
 <tbody><tr class="arm">
-<th scope="row">{{ swatch(line.index) }}{{ line.label }}</th><td>{{ line.fixed_work }}</td>
-<td>{{ line.to_target }}</td><td>{{ line.throughput }}</td>
-<td>{{ line.statistical }}</td><td>{{ line.quality }}</td>
-<td class="text">{% for note in line.notes %}<small>{{ note }}</small>{% endfor %}</td></tr></tbody>
+<th scope="row">{{ swatch(line.arm.index) }}{{ line.arm.label }}</th>
+{#- #}<td>{{ words.interval(line.fixed_work) }}</td>
+<td>{{ words.interval(line.to_target) }}</td><td>{{ words.interval(line.throughput) }}</td>
+<td>{{ words.interval(line.statistical) }}</td><td>{{ section.points_words(line) }}</td>
+<td class="text">{% for note in section.remarks(speedups, line) %}<small>{{ note }}</small>{% endfor %}</td>
+{#- #}</tr></tbody>
 {% endfor %}
 </table>
 </div>
@@ -71,7 +73,8 @@ Points of final {{ metric }}: arm minus baseline.</caption>
 </section>
 {% endfor %}
 """
-    cells = staticmethod(cells)
+    points_words = staticmethod(points_words)
+    remarks = staticmethod(speedup_remarks)
     sentences = staticmethod(sentences)
 
     def title(self, comparison: Comparison) -> str:
@@ -92,15 +95,15 @@ Points of final {{ metric }}: arm minus baseline.</caption>
                     "workload": self.title(speedups.comparison),
                     "world": words.world(speedups.comparison.world),
                     "baseline": speedups.baseline.label,
-                    "arm": line.label,
-                    "all work": line.fixed_work,
-                    "to the target": line.to_target,
-                    "throughput": line.throughput,
-                    "statistical efficiency": line.statistical,
-                    "final metric, points": line.quality,
+                    "arm": line.arm.label,
+                    "all work": words.interval(line.fixed_work),
+                    "to the target": words.interval(line.to_target),
+                    "throughput": words.interval(line.throughput),
+                    "statistical efficiency": words.interval(line.statistical),
+                    "final metric, points": points_words(line),
                 }
                 for speedups in self.results.speedups
-                for line in cells(speedups)
+                for line in speedups.shown
             ]
         )
 
@@ -121,13 +124,13 @@ def draw(speedups: Speedups) -> "Figure":
     from ..plots.strip_plot import strips
     from ..plots.style import label_logarithmic, plain, short
 
-    shown = lines(speedups)
+    shown = speedups.shown
     figure, axes = strips([line.arm.label for line in shown], extra=0.4)
     axes.set_xscale("log")
     axes.axvline(1, color="#8a8f98", linewidth=0.9, zorder=1)
     # The larger one first, so that both are seen.
-    for floor, colour, _ in sorted(_floors(speedups), reverse=True):
-        axes.axvspan(1 / (1 + floor), 1 + floor, color=colour, linewidth=0, zorder=0)
+    for floor, fill, _ in sorted(_floors(speedups), reverse=True):
+        axes.axvspan(1 / (1 + floor), 1 + floor, color=fill, linewidth=0, zorder=0)
     if speedups.bound.value is not None:
         axes.axvline(speedups.bound.value, color=BOUND_COLOUR, linewidth=1.1, linestyle=(0, (5, 3)), zorder=1)
     for row, line in enumerate(shown):
@@ -149,15 +152,10 @@ def alternative(speedups: Speedups) -> str:
     arms = "; ".join(
         f"{line.arm.label}: {words.interval(line.fixed_work)} in all work, "
         f"{words.interval(line.to_target)} to target"
-        for line in lines(speedups)
+        for line in speedups.shown
     )
     comparison = speedups.comparison
     return f"{TITLE} ({where(comparison.world, comparison.size)}) as {speedups.baseline.label}. {arms}."
-
-
-def lines(speedups: Speedups) -> list[ArmSpeedup]:
-    """The arms of the figure, the placebo last."""
-    return [*speedups.lines, *([speedups.placebo] if speedups.placebo else [])]
 
 
 def _floors(speedups: Speedups) -> list[tuple[float, str, str]]:
@@ -170,15 +168,15 @@ def _mark(axes: "Axes", line: ArmSpeedup, y: float, *, of_target: bool) -> None:
     ratio = line.to_target if of_target else line.fixed_work
     if ratio is None:
         return
-    style = look(line.arm.index)
+    index = line.arm.index
     low, high = _inside(ratio.low), _inside(ratio.high)
-    axes.plot([low, high], [y, y], color=style.colour, linewidth=1.8, solid_capstyle="butt")
+    axes.plot([low, high], [y, y], color=colour(index), linewidth=1.8, solid_capstyle="butt")
     axes.plot(
         ratio.point,
         y,
-        style.marker,
-        color=style.colour,
-        markerfacecolor="white" if of_target else style.colour,
+        marker(index),
+        color=colour(index),
+        markerfacecolor="white" if of_target else colour(index),
         markersize=7,
         markeredgewidth=1.4,
         zorder=4,
@@ -212,10 +210,10 @@ def _legend(speedups: Speedups) -> "list[Artist]":
 
     grey = {"linestyle": "", "marker": "o", "color": "#50555e", "markersize": 7.0}
     handles: list[Artist] = [Line2D([], [], **grey, label="all work")]
-    if any(line.to_target for line in lines(speedups)):
+    if any(line.to_target for line in speedups.shown):
         handles.append(Line2D([], [], **grey, markerfacecolor="white", label="to the target"))
-    for floor, colour, of in _floors(speedups):
-        handles.append(Patch(color=colour, label=f"noise {of}, {floor:.1%}"))
+    for floor, fill, of in _floors(speedups):
+        handles.append(Patch(color=fill, label=f"noise {of}, {floor:.1%}"))
     bound = speedups.bound.value
     if bound is not None:
         dashed = {"color": BOUND_COLOUR, "linestyle": (0, (5, 3))}

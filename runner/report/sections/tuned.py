@@ -14,7 +14,7 @@ from ..data.arms import Arm, Comparison, settings, text
 from ..data.load import Run
 from ..section import Rows, Section, with_rows
 from ..statistics import reached
-from ..statistics.welch import Interval, Regret, Times, regret
+from ..statistics.welch import Interval, Times, regret
 from ..target import budget_s, study_of, way
 
 NO_DEFAULT = "no run with the default settings"
@@ -25,8 +25,9 @@ class TunedArm:
     """An arm equally tuned, and the one it was tuned from, None where no run of that lies there.
 
     `settings`: what the tuned arm has otherwise, by dotted key. `device_hours`: of training, times ranks, all
-    trials together. `regret`: T_default / T_tuned - 1, None where `why` says so; `bound`: "≥" where runs with
-    the default settings missed the target and count at the budget, "≤" where tuned ones did.
+    trials together. `regret`: T_default / T_tuned - 1, None where `why` says so; `ends`: its interval, None
+    below 3 runs; `bound`: "≥" where runs with the default settings missed the target and count at the budget,
+    "≤" where tuned ones did.
     """
 
     comparison: Comparison
@@ -37,7 +38,8 @@ class TunedArm:
     device_hours: float
     space: str
     settings: dict[str, str]
-    regret: Regret | None
+    regret: float | None
+    ends: Interval | None
     bound: str
     why: str
     level: float
@@ -71,8 +73,8 @@ def regret_words(arm: TunedArm) -> str:
     """`20.0 % [12.1 %, 28.4 %]`, or why there is none."""
     if arm.regret is None:
         return arm.why
-    ends = arm.regret.interval
-    point = f"{arm.bound} {arm.regret.point:.1%}".strip()
+    ends = arm.ends
+    point = f"{arm.bound} {arm.regret:.1%}".strip()
     if ends is None:
         return f"{point}, no interval below 3 runs"
     low = f"{ends.low:.1%}" if ends.low > -1 else "no lower end"
@@ -85,9 +87,9 @@ def _tuned_arm(comparison: Comparison, others: Comparison | None, arm: Arm) -> T
     candidates = [other for other in others.arms if not other.runs[0].role] if others else []
     default = next((other for other in candidates if other.runs[0].arm_name == first.tuned), None)
     level = float(study_of(first, "level", 0.95))
-    regret, bound, why = None, "", NO_DEFAULT
+    share, ends, bound, why = None, None, "", NO_DEFAULT
     if others is not None and default is not None:
-        regret, bound, why = _regret(others, default, arm, level)
+        share, ends, bound, why = _regret(others, default, arm, level)
     return TunedArm(
         comparison=comparison,
         default=default,
@@ -97,36 +99,38 @@ def _tuned_arm(comparison: Comparison, others: Comparison | None, arm: Arm) -> T
         device_hours=float(study_of(first, "tune_device_hours", 0.0)),
         space=str(study_of(first, "tune_space", "")),
         settings=_changes(default.runs[0], first) if default else {},
-        regret=regret,
+        regret=share,
+        ends=ends,
         bound=bound,
         why=why,
         level=level,
     )
 
 
-def _regret(others: Comparison, default: Arm, tuned: Arm, level: float) -> tuple[Regret | None, str, str]:
+def _regret(
+    others: Comparison, default: Arm, tuned: Arm, level: float
+) -> tuple[float | None, Interval | None, str, str]:
     """The regret by time to target, without a target by that of all work; the side it bounds; and remarks."""
     if not default.counted or not tuned.counted:
-        return None, "", "no run counts"
+        return None, None, "", "no run counts"
     if default.runs[0].target is None:
         times = [Times(tuple(run.train_s for run in arm.complete if run.train_s)) for arm in (default, tuned)]
         if not all(side.seconds for side in times):
-            return None, "", "no run did all its work"
-        return regret(*times, level=level), "", ""
+            return None, None, "", "no run did all its work"
+        return *regret(*times, level=level), "", ""
     limit = budget_s(others)
     if limit is None:
-        return None, "", "no budget is known"
+        return None, None, "", "no budget is known"
     base, arm = way(default.counted, limit), way(tuned.counted, limit)
     if base.all_reached and arm.all_reached:
-        return regret(reached.at_budget(base), reached.at_budget(arm), level=level), "", ""
+        return *regret(reached.at_budget(base), reached.at_budget(arm), level=level), "", ""
     counts = (
         f"reached the target: {base.reached} of {base.runs} as default, {arm.reached} of {arm.runs} tuned"
     )
     ratio = reached.compare(base, arm, level=level)
     if ratio is None:
-        return None, "", counts
-    ends = Interval(ratio.low - 1, ratio.high - 1)
-    return Regret(point=ratio.point - 1, interval=ends), ratio.side, counts
+        return None, None, "", counts
+    return ratio.point - 1, Interval(ratio.low - 1, ratio.high - 1), ratio.side, counts
 
 
 def _changes(default: Run, tuned: Run) -> dict[str, str]:
@@ -163,7 +167,7 @@ on scored seeds. Large in one arm only: then the defaults decided between the ar
 <th scope="row">{{ swatch(arm.tuned.index) }}{{ arm.name }}</th><td>{{ arm.trials }}</td>
 <td>{{ arm.failed }}</td><td>{{ "%.4g" | format(arm.device_hours) }}</td>
 <td>{{ section.regret_words(arm) }}</td><td class="text settings-of">{{ section.winner_words(arm) }}</td>
-<td class="text">{% if arm.regret %}<small>{{ arm.why }}</small>{% endif %}</td></tr></tbody>
+<td class="text">{% if arm.regret is not none %}<small>{{ arm.why }}</small>{% endif %}</td></tr></tbody>
 {% endfor %}
 </table>
 </div>
@@ -190,10 +194,10 @@ on scored seeds. Large in one arm only: then the defaults decided between the ar
                     "winner": winner_words(arm),
                     "default_runs": len(arm.default.counted) if arm.default else 0,
                     "tuned_runs": len(arm.tuned.counted),
-                    "regret": arm.regret.point if arm.regret else None,
+                    "regret": arm.regret,
                     "regret_bound": arm.bound,
-                    "regret_low": arm.regret.interval.low if arm.regret and arm.regret.interval else None,
-                    "regret_high": arm.regret.interval.high if arm.regret and arm.regret.interval else None,
+                    "regret_low": arm.ends.low if arm.ends else None,
+                    "regret_high": arm.ends.high if arm.ends else None,
                     "level": arm.level,
                     "remarks": arm.why,
                     "space": arm.space,

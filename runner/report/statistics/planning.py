@@ -14,7 +14,7 @@ from statistics import median
 import numpy as np
 from scipy.special import betaincinv, nctdtr
 
-from ....strategies.errors import ConfigError, above, at_least
+from ....strategies.errors import ConfigError
 from .welch import LEVEL, t_limit
 
 POWER = 0.8
@@ -30,11 +30,8 @@ def power(difference: float, sd: float, runs: int, *, level: float = LEVEL, two_
     """The chance that Welch's interval of `level` misses 0 when two means truly differ by `difference`.
 
     `sd`: of single runs on both sides, in the same unit (ln T); `runs`: per arm, 2 or more. With
-    `two_sided=False` only the misses on the side of the difference count. Raises ConfigError for fewer runs
-    or an sd that is not above 0.
+    `two_sided=False` only the misses on the side of the difference count.
     """
-    at_least("runs", runs, 2)
-    above("sd", sd, 0.0)
     shares = (np.arange(_POINTS) + 0.5) / _POINTS
     half = (runs - 1) / 2
     u = betaincinv(half, half, shares)
@@ -78,16 +75,9 @@ class Target:
 def choose(curves: Sequence[Sequence[float]], train_s: Sequence[float], validation: int, test: int) -> Target:
     """From each pilot's accuracies (shares, at the same sample counts) and its T_train in seconds.
 
-    The target is the smallest value of the grid at or past the knee of the mean curve; where fewer than nine
-    in ten pilots reach that one, the highest value that so many reach. The knee is the point of the mean
-    curve that is farthest from the chord between its ends. The grid is as coarse as the splits can tell
-    apart: its step is the binomial standard error of a difference between them, or the next round number.
-
-    Args:
-        validation, test: samples of the two splits.
-
-    Raises ConfigError for fewer than 10 pilots or 3 evaluations that all have, or if no value of the grid is
-    reached.
+    `validation`, `test`: samples of the two splits. Raises ConfigError for fewer than 10 pilots or 3
+    evaluations that all have, or if no value of the grid is reached. Source: docs/method.md, "Tuning and
+    pilot".
     """
     if len(curves) < FEWEST_PILOTS:
         raise ConfigError(f"{len(curves)} pilot runs: must be {FEWEST_PILOTS} or more")
@@ -119,8 +109,6 @@ def choose(curves: Sequence[Sequence[float]], train_s: Sequence[float], validati
 
 def grid_step(accuracy: float, validation: int, test: int) -> float:
     """√(p(1-p)(1/M_v + 1/M_t)) up to the next of 1, 2, 2.5, 5 times a power of ten; at least 0.001."""
-    if min(validation, test) < 1:
-        raise ConfigError(f"splits of {validation} and {test} samples: must be 1 or more each")
     p = min(max(accuracy, 0.0), 1.0)
     error = max(1e-3, math.sqrt(p * (1 - p) * (1 / validation + 1 / test)))
     power_of_ten = 10.0 ** math.floor(math.log10(error))

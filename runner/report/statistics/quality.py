@@ -7,7 +7,6 @@ Source: docs/method.md, "Quality".
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ....strategies.errors import ConfigError
 from .verdict import (
     PROVISIONAL,
     Bound,
@@ -45,7 +44,7 @@ def no_loss(
 ) -> Verdict:
     """Whether the arm loses no more than `claim.quality_margin` points.
 
-    Supported above -margin, contradicted below it. `diverged`: a run of the arm did, so inconclusive at best.
+    `diverged`: a run of the arm did, so inconclusive at best.
     """
     low = -claim.quality_margin
     return _verdict(claim, interval, conditions, (low, low), diverged=diverged, forecast=forecast)
@@ -103,21 +102,16 @@ def quality_at_time(
 def last_up_to(seconds: Sequence[float], values: Sequence[float], limit_s: float) -> float | None:
     """The metric of the last evaluation at or before `limit_s` of T_train; None if there was none by then.
 
-    `limit_s` is the comparator's median T_train of the schedule. NaN stays NaN. Raises ConfigError for
-    unequal lengths.
+    `limit_s` is the comparator's median T_train of the schedule. NaN stays NaN.
     """
-    if len(seconds) != len(values):
-        raise ConfigError(f"{len(seconds)} times for {len(values)} values: must be one for each")
     by_then = [(time, value) for time, value in zip(seconds, values, strict=True) if time <= limit_s]
     return max(by_then, key=lambda pair: pair[0])[1] if by_then else None
 
 
 def join(time: Verdict, quality: Verdict, *, quantifier: str) -> Verdict:
-    """`fixed_work`: the verdict on time, as far as quality allows it.
+    """`fixed_work`: the verdict on time, as far as quality allows it (docs/method.md, "Quality").
 
-    Quality supported: the verdict on time. Contradicted: "contradicted" ("smaller here" for up_to), "quality
-    lost". Inconclusive: a success becomes inconclusive, "quality open", the rest stays. Where either part has
-    no verdict, or is not testable, so is the whole; the rules leave that open.
+    Where either part has no verdict, or is not testable, so is the whole.
     """
     for word in ("no verdict", "not testable here"):
         refused = [part for part in (time, quality) if part.word == word]

@@ -4,19 +4,15 @@ Every input gets exactly one word. The rules take numbers or arrays of simulated
 docs/method.md, "Verdict on a claim"; rule numbers are those of its table.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from ....strategies.errors import ConfigError, above, one_of
 from .noise_floor import NoiseFloor
 from .welch import SIGNIFICANT, Interval
 
-HEADLINES = ("fixed_work", "time_to_target", "efficiency", "quality_at_time")
-QUANTIFIERS = ("typical", "up_to")
 FEWEST_VERDICT_RUNS = 5  # below: an interval, but no verdict
 FEWEST_EVALUATIONS = 20  # before the crossing, of the median run of either arm
 MOST_RUNS = 100  # up to which the number of runs that would decide is looked for
@@ -52,20 +48,13 @@ class Hypothesis:
     """A claim as the rules judge it: times as fast (`value`, above 1), or a direction only (None).
 
     `quantifier`: "typical", or "up_to" where some configuration is said to reach it. `quality_margin`: δ of
-    "no loss", in points of the metric. Raises ConfigError for a value not above 1 or an unknown word.
+    "no loss", in points of the metric.
     """
 
     value: float | None = None
     headline: str = "fixed_work"
     quantifier: str = "typical"
     quality_margin: float = 0.5
-
-    def __post_init__(self) -> None:
-        one_of("headline", self.headline, HEADLINES)
-        one_of("quantifier", self.quantifier, QUANTIFIERS)
-        above("quality_margin", self.quality_margin, 0.0)
-        if self.value is not None and not (self.value > 1 and math.isfinite(self.value)):
-            raise ConfigError(f"value={self.value}: must be above 1 and finite, or null for a direction only")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,10 +222,7 @@ def _untestable_reasons(claim: Hypothesis, conditions: Conditions) -> tuple[str,
 
 
 def smallest_n(decided: Callable[[Interval], bool], forecast: Forecast, runs: int) -> int | None:
-    """The smallest n above `runs`, at most 100, whose forecast interval decides; None if none does.
-
-    The noise floor stays as it is: how it would shrink is not known.
-    """
+    """The smallest n above `runs`, at most 100, whose forecast interval decides at this noise floor."""
     return next((n for n in range(runs + 1, MOST_RUNS + 1) if decided(forecast(n))), None)
 
 

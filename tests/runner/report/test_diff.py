@@ -7,16 +7,16 @@ import pytest
 
 from daso_bench.runner.records.json_lines import read_json, write_json
 from daso_bench.runner.report.data.load import load_runs
-from daso_bench.runner.report.diff import Number, arm_diffs, show_diff
+from daso_bench.runner.report.diff import Number, arms_of, show_diff
+from daso_bench.runner.report.diff import numbers as numbers_of
 from daso_bench.strategies.errors import ConfigError
 
 Make = Callable[..., Path]
 
 
 def numbers(root: Path) -> dict[str, Number]:
-    (arm,) = arm_diffs(load_runs(root / "a", "test"), load_runs(root / "b", "test"))
-    assert arm.configuration == []
-    return {number[0]: number for number in arm.numbers}
+    (a,), (b,) = (arms_of(load_runs(root / name, "test")).values() for name in ("a", "b"))
+    return {number[0]: number for number in numbers_of(a, b)}
 
 
 def test_numbers_of_both_stand_side_by_side_with_a_ratio_and_its_interval(make_run: Make, tmp_path: Path):

@@ -10,7 +10,6 @@ from sharing import compared
 
 from daso_bench.runner.report import build
 from daso_bench.runner.report.data import arms
-from daso_bench.runner.report.data.load import Point
 from daso_bench.runner.report.plots.curves import curves, quartiles
 from daso_bench.runner.report.plots.style import drawing
 
@@ -18,8 +17,8 @@ Make = Callable[..., Path]
 NAN = float("nan")
 
 
-def line(*values: float) -> list[Point]:
-    return [Point(100 * place, 100 * place, value) for place, value in enumerate(values)]
+def line(*values: float) -> list[tuple[float, float]]:
+    return [(100 * place, value) for place, value in enumerate(values)]
 
 
 @pytest.mark.parametrize(
@@ -34,7 +33,7 @@ def line(*values: float) -> list[Point]:
     ids=["middle half", "less than half go on", "a NaN is no value", "no run", "NaN alone"],
 )
 def test_the_band_is_the_middle_half_and_the_line_the_median(
-    runs: list[list[Point]], expected: list[tuple[float, ...]]
+    runs: list[list[tuple[float, float]]], expected: list[tuple[float, ...]]
 ) -> None:
     assert quartiles(runs) == [pytest.approx(point) for point in expected]
 

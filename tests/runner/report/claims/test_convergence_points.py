@@ -12,7 +12,12 @@ from test_speedups import BASE, Make, comparisons_of, runs_of, study
 
 from daso_bench.runner.config import groups
 from daso_bench.runner.config.load import to_plain
-from daso_bench.runner.report.claims.claim_tables import cells, sentences, show_verdicts, speedup_rows
+from daso_bench.runner.report.claims.claim_tables import (
+    sentences,
+    show_verdicts,
+    speedup_remarks,
+    speedup_rows,
+)
 from daso_bench.runner.report.claims.convergence_points import (
     Reference,
     load,
@@ -169,7 +174,7 @@ def test_an_arm_that_needs_fewer_samples_gets_no_verdict_and_the_others_do(make_
     assert found.forbidden == ()
     assert found.guard is not None
     assert list(found.guard.flagged) == ["sgp"]
-    by_arm = {cell.label: cell.notes for cell in cells(found)}
+    by_arm = {line.arm.label: speedup_remarks(found, line) for line in found.shown}
     (flag,) = [note for note in by_arm["sgp"] if "fewer samples than it should, flagged until" in note]
     assert flag.endswith(" after correction for 3 arms)")
     assert "(p = " in flag

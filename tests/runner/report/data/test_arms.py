@@ -11,7 +11,7 @@ from sharing import compared
 
 from daso_bench.runner.report.data.arms import Comparison, common_settings, compare, own_settings
 from daso_bench.runner.report.data.load import load_run, load_runs
-from daso_bench.runner.report.plots.arm_style import look
+from daso_bench.runner.report.plots.arm_style import colour
 from daso_bench.runner.report.reproduce import command_of
 
 Make = Callable[..., Path]
@@ -109,7 +109,7 @@ def test_an_arm_looks_the_same_everywhere_and_different_beside_others(make_run: 
     assert [arm.index for arm in comparisons[0].arms] == list(range(7))
     for comparison in comparisons:
         assert [arm.index for arm in comparison.arms] == [looks[arm.label] for arm in comparison.arms]
-        assert len({look(arm.index).colour for arm in comparison.arms}) == len(comparison.arms)
+        assert len({colour(arm.index) for arm in comparison.arms}) == len(comparison.arms)
 
 
 def test_the_world_is_known_without_a_configuration(make_run: Make, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from daso_bench.runner.report.claims.fairness import fairness
+from daso_bench.runner.report.claims.fairness import fairness, forbidding
 from daso_bench.runner.report.data.load import load_run, load_runs
 from daso_bench.runner.report.data.run_files import merged
 from daso_bench.strategies.errors import ConfigError
@@ -62,7 +62,7 @@ def test_another_commit_in_a_later_attempt_is_no_fair_comparison(make_run: Make,
     again(paths[-1], 2, commit="5d6e7f8")
     runs = load_runs(tmp_path, "test")
     sides = [[run for run in runs if run.strategy == name] for name in ("ddp", "daso")]
-    (row,) = [row for row in fairness(*sides).forbidding if row.quantity == "commit"]
+    (row,) = [row for row in forbidding(fairness(*sides)) if row.quantity == "commit"]
     assert row.arm == "1a2b3c4; 1a2b3c4, then 5d6e7f8"
 
 

@@ -13,7 +13,7 @@ from daso_bench.runner.report.build import report
 from daso_bench.runner.report.data.arms import compare, metrics_of
 from daso_bench.runner.report.data.load import load_runs
 from daso_bench.runner.report.data.metric import ACCURACY, MIOU, TOP5, columns, metric_of, target_words
-from daso_bench.runner.report.diff import arm_diffs
+from daso_bench.runner.report.diff import arms_of, numbers
 
 Make = Callable[..., Path]
 
@@ -129,14 +129,15 @@ def test_curves_go_through_the_metric(make_run: Make, tmp_path: Path) -> None:
     make_run(tmp_path, metric="miou")
     (run,) = load_runs(tmp_path, "report")
     for x in ("train_s", "samples"):
-        assert [point.y for point in run.points(x)] == [0.60, 0.76, 0.74, 0.78]
+        assert [value for _, value in run.points(x)] == [0.60, 0.76, 0.74, 0.78]
 
 
 def test_two_results_are_compared_by_their_metric(make_run: Make, tmp_path: Path) -> None:
     for name in ("a", "b"):
         study(make_run, tmp_path / name, "miou")
-    (arm, *_) = arm_diffs(*(load_runs(tmp_path / name, "report --diff") for name in ("a", "b")))
-    assert ("final mIoU", "0.7800", "0.7800") in [number[:3] for number in arm.numbers]
+    a, b = (arms_of(load_runs(tmp_path / name, "report --diff")) for name in ("a", "b"))
+    place = next(iter(a))
+    assert ("final mIoU", "0.7800", "0.7800") in [number[:3] for number in numbers(a[place], b[place])]
 
 
 @pytest.mark.parametrize(

@@ -9,24 +9,18 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 
-import numpy as np
 from simulated_studies import (
     Shares,
-    Studies,
-    bootstrap_coverage,
     crossing_coverages,
     log_sd,
     noisy_crossings,
     shares,
     simulate,
-    simulate_crossings,
     welch_coverage,
 )
 
-from daso_bench.runner.report.statistics.noise_floor import placebo_differs
 from daso_bench.runner.report.statistics.planning import POWER, detectable, power
 
-_MOST_BOOTSTRAPS = 4_000  # studies: each is drawn a thousand times
 CVS = (0.03, 0.05, 0.10)
 VALUES = (1.1, 1.25, 1.515)
 RUNS = (5, 10)
@@ -60,23 +54,9 @@ def table_a(repetitions: int) -> str:
     def rows() -> Iterator[list[str]]:
         for runs, cv in _A_ROWS:
             welch = welch_coverage(runs, cv, repetitions)
-            means, medians = bootstrap_coverage(runs, cv, min(repetitions, _MOST_BOOTSTRAPS))
-            half = f"±{percent(welch.half_width)}"
-            yield [
-                f"{runs}, {percent(cv, 0)}",
-                percent(welch.covered),
-                half,
-                percent(means),
-                percent(medians),
-            ]
+            yield [f"{runs}, {percent(cv, 0)}", percent(welch.covered), f"±{percent(welch.half_width)}"]
 
-    head = [
-        "n per arm, CV",
-        "Welch coverage",
-        "median half-width",
-        "bootstrap of geometric means",
-        "of medians",
-    ]
+    head = ["n per arm, CV", "Welch coverage", "median half-width"]
     return markdown("A: coverage of intervals", head, rows())
 
 
@@ -111,14 +91,10 @@ def table_d(repetitions: int) -> str:
             for runs in RUNS:
                 wide = crossing_coverages(evaluations, runs, (0.02, 0.03, 0.05, 0.10), repetitions)
                 narrow = crossing_coverages(evaluations, runs, (0.01,), repetitions)
-                fixed = [
-                    min(crossing_coverages(evaluations, runs, (cv,), repetitions, fixed_grid=True))
-                    for cv in (0.03, 0.01)
-                ]
                 ranges = [f"{100 * min(cells):.1f}–{percent(max(cells))}" for cells in (wide, narrow)]
-                yield [f"{evaluations}, {runs}", *ranges, *(percent(share) for share in fixed)]
+                yield [f"{evaluations}, {runs}", *ranges]
 
-    head = ["evaluations, n", "worst to best, CV 2–10 %", "CV 1 %", "fixed grid, worst: CV 3 %", "1 %"]
+    head = ["evaluations, n", "worst to best, CV 2–10 %", "CV 1 %"]
     return markdown("D: coverage of the ratio of crossing times", head, rows())
 
 
@@ -147,45 +123,6 @@ def table_verdicts(repetitions: int) -> str:
     return markdown(title, head, rows())
 
 
-def largest_wrong(studies: Iterable[Studies], values: Sequence[float] = VALUES) -> float:
-    """The largest P(wrong) over claims and the three true gains."""
-    return max(
-        shares(each, value, gain).wrong
-        for each in studies
-        for value in values
-        for gain in (1.0, (1 + value) / 2, value)
-    )
-
-
-def table_further(repetitions: int) -> str:
-    cells = [(runs, cv) for runs in RUNS for cv in CVS]
-    worlds = {
-        "normal": [simulate(runs, cv, repetitions) for runs, cv in cells],
-        "t₅ tails": [simulate(runs, cv, repetitions, tails="t5") for runs, cv in cells],
-        "10 % slow runs": [simulate(runs, cv, repetitions, tails="slow") for runs, cv in cells],
-        "arm scatters 3 times as much": [simulate(runs, cv, repetitions, spread=3.0) for runs, cv in cells],
-        "crossing times, 20 evaluations": [
-            simulate_crossings(runs, cv, repetitions, evaluations=20) for runs, cv in cells
-        ],
-        "crossing times, 30 evaluations": [
-            simulate_crossings(runs, cv, repetitions, evaluations=30) for runs, cv in cells
-        ],
-    }
-    # An arm that scatters more is no placebo.
-    rows = [
-        [name, percent(largest_wrong(studies)), "–" if name.startswith("arm") else _placebo(studies)]
-        for name, studies in worlds.items()
-    ]
-    return markdown(
-        "Largest P(wrong), and placebos declared different", ["world", "P(wrong)", "placebo"], rows
-    )
-
-
-def _placebo(studies: Iterable[Studies]) -> str:
-    found = [float(np.mean(placebo_differs(*each.interval(), each.floor))) for each in studies]
-    return f"{100 * min(found):.1f}–{percent(max(found))}"
-
-
 def table_quality() -> str:
     rows = [
         [f"{sd:.1f}", *(percent(power_of_no_loss(0.5, sd, runs), 0) for runs in RUNS)]
@@ -208,7 +145,6 @@ def main(arguments: list[str]) -> int:
     print(table_c(repetitions), flush=True)
     print(table_d(repetitions), flush=True)
     print(table_verdicts(repetitions), flush=True)
-    print(table_further(repetitions), flush=True)
     print(table_quality(), flush=True)
     return 0
 

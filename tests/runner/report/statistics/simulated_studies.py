@@ -30,7 +30,6 @@ from daso_bench.strategies.errors import at_least
 
 CLOCK_SD = 0.007  # of ln(A / A′)
 SLOW_SHARE, SLOW_FACTOR = 0.1, 1.5
-_AT_ONCE = 2_000_000  # numbers drawn at once by the bootstrap, to bound its memory
 _PHASES = 8
 _SHIFTS = (0.0, 0.3, 0.55)  # of the arm's median crossing against the baseline's, in marks
 _FACTORS = (1.0, 1.4)  # times the samples that the arm needs
@@ -224,30 +223,6 @@ def welch_coverage(runs: int, cv: float, count: int, *, seed: int = 0) -> Covera
     )
 
 
-def bootstrap_coverage(
-    runs: int, cv: float, count: int, *, draws: int = 1000, seed: int = 0
-) -> tuple[float, float]:
-    """Table A, columns 4 and 5: coverage of percentile bootstraps of geometric means and of medians."""
-    rng = np.random.default_rng([seed, runs])
-    base, arm = (draw_logs(rng, (count, runs), cv) for _ in range(2))
-    held = np.zeros(2)
-    size = max(1, _AT_ONCE // (draws * runs))
-    for start in range(0, count, size):
-        drawn = [_resampled(rng, side[start : start + size], draws) for side in (base, arm)]
-        for place, middle in enumerate((np.mean, np.median)):
-            ratios = middle(drawn[0], axis=2) - middle(drawn[1], axis=2)
-            low, high = np.quantile(ratios, [0.025, 0.975], axis=1)
-            held[place] += np.sum((low <= 0) & (high >= 0))
-    return float(held[0] / count), float(held[1] / count)
-
-
-def _resampled(rng: np.random.Generator, logs: Array, draws: int) -> Array:
-    """Runs of each study drawn again: (studies, draws, runs)."""
-    studies, runs = logs.shape
-    chosen = rng.integers(runs, size=(studies, draws, runs), dtype=np.int16)
-    return logs[np.arange(studies)[:, None, None], chosen]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Scored:
     """Mean and standard deviation of a scored crossing over the true one."""
@@ -284,35 +259,30 @@ def crossing_coverage(
     phase: float,
     shift: float = 0.0,
     factor: float = 1.0,
-    fixed_grid: bool = False,
     seed: int = 0,
 ) -> float:
     """Share of `count` studies whose interval of the ratio of crossing times holds the true one.
 
     The baseline's median crossing lies `evaluations` + `phase` marks from the start, the arm's at `factor`
-    times `evaluations`, + `phase` + `shift`. `fixed_grid`: marks without a phase per block, stamps scored
-    instead of midpoints, no grid variance: what not to do.
+    times `evaluations`, + `phase` + `shift`.
     """
     rng = np.random.default_rng(
         [seed, evaluations, runs, round(1000 * cv), round(100 * (phase + 10 * shift))]
     )
     places = (evaluations + phase, factor * evaluations + phase + shift)
-    phases = np.zeros((count, runs)) if fixed_grid else rng.random((count, runs))
+    phases = rng.random((count, runs))
     scored: list[Array] = []
-    least: list[Array | float] = []
+    least: list[Array] = []
     for place in places:
         logs = np.log(place) + draw_logs(rng, (count, runs), cv)
         middle, squares = cross(logs, phases, 1.0)
-        # The stamp lies half a width beyond the midpoint.
-        scored.append(middle + np.sqrt(3 * squares) if fixed_grid else middle)
-        least.append(0.0 if fixed_grid else squares.mean(axis=1))
+        scored.append(middle)
+        least.append(squares.mean(axis=1))
     log_ratio, half = welch_of(scored[0], scored[1], least=(least[0], least[1]))
     return float(np.mean(np.abs(log_ratio - np.log(places[0] / places[1])) <= half))
 
 
-def crossing_coverages(
-    evaluations: int, runs: int, cvs: tuple[float, ...], count: int, *, fixed_grid: bool = False
-) -> list[float]:
+def crossing_coverages(evaluations: int, runs: int, cvs: tuple[float, ...], count: int) -> list[float]:
     """Table D: `crossing_coverage` of every cell: 8 phases, 3 shifts and 2 factors at each CV."""
     return [
         crossing_coverage(
@@ -323,7 +293,6 @@ def crossing_coverages(
             phase=phase / _PHASES,
             shift=shift,
             factor=factor,
-            fixed_grid=fixed_grid,
         )
         for cv in cvs
         for phase in range(_PHASES)

@@ -19,7 +19,6 @@ from daso_bench.runner.report.statistics.noise_floor import (
 )
 from daso_bench.runner.report.statistics.reached import Reached, compare
 from daso_bench.runner.report.statistics.welch import Times, holm, welch
-from daso_bench.strategies.errors import ConfigError
 
 CALM = [0.01, -0.01, 0.02, -0.02, 0.0]
 BIASED = [0.01, 0.03, 0.02, 0.02, 0.02]
@@ -113,13 +112,6 @@ def test_without_any_scatter_every_shift_counts_and_none_does_not() -> None:
     assert [worse(same, times(value, value)).flagged for value in (101, 100, 99)] == [True, False, False]
 
 
-def test_a_guard_without_runs_is_refused() -> None:
-    with pytest.raises(ConfigError, match="3 in all"):
-        worse(STORED, times())
-    with pytest.raises(ConfigError, match="3 in all"):
-        worse(times(1), times(2))
-
-
 @pytest.mark.parametrize(("stored", "new", "cv", "shift"), SHIFTS)
 def test_the_shifts_of_the_rules_are_flagged_half_of_the_time_and_none_in_one_of_twenty(
     stored: int, new: int, cv: float, shift: float
@@ -147,36 +139,23 @@ def test_several_arms_are_corrected_by_holm_and_keep_their_own_p() -> None:
 SEVEN = 7
 
 
-def flags(stored: int, new: int, cv: float, shift: float) -> tuple[float, ...]:
-    """Of 10,000 studies of seven arms: any flag without and with correction; and that of one shifted arm."""
+def flags(stored: int, new: int, cv: float) -> tuple[float, float]:
+    """Of 10,000 studies of seven arms without a shift: those with a flag, without and with correction."""
     rng = np.random.default_rng(7)
     sd = log_sd(cv)
     old = rng.standard_normal((10_000, 1, stored)) * sd
     runs = rng.standard_normal((10_000, SEVEN, new)) * sd
-    runs[:, 0] -= math.log1p(shift)
     alone = pooled(old, runs, sign=-1.0)[1]
     adjusted = np.array([holm(each) for each in alone.tolist()])
-    flagged = (alone.min(1) < 0.05, adjusted.min(1) < 0.05, adjusted[:, 0] < 0.05)
-    return tuple(float(np.mean(each)) for each in flagged)
+    return float(np.mean(alone.min(1) < 0.05)), float(np.mean(adjusted.min(1) < 0.05))
 
 
 @pytest.mark.parametrize(("stored", "new", "cv"), [(20, 10, 0.03), (20, 10, 0.10), (10, 5, 0.05)])
 def test_seven_sound_arms_are_flagged_in_one_study_of_twenty(stored: int, new: int, cv: float) -> None:
     """Uncorrected in about one of four."""
-    uncorrected, corrected, _ = flags(stored, new, cv, 0.0)
+    uncorrected, corrected = flags(stored, new, cv)
     assert uncorrected == pytest.approx(0.23, abs=0.02)
     assert corrected == pytest.approx(0.05, abs=0.01)
-
-
-@pytest.mark.parametrize(
-    ("stored", "new", "shift", "twice"), [(20, 10, 3.3, 0.78), (10, 5, 5.0, 0.76), (6, 3, 6.9, 0.67)]
-)
-def test_one_real_shift_among_seven_arms_is_caught_less_often_than_alone(
-    stored: int, new: int, shift: float, twice: float
-) -> None:
-    """What is caught half of the time alone (CV 5 %), in a fifth of studies; `twice`: twice that shift."""
-    assert flags(stored, new, 0.05, shift / 100)[2] == pytest.approx(0.20, abs=0.03)
-    assert flags(stored, new, 0.05, 2 * shift / 100)[2] == pytest.approx(twice, abs=0.03)
 
 
 @pytest.mark.parametrize(

@@ -3,22 +3,20 @@
 import planning_tables
 import pytest
 from simulated_studies import (
-    bootstrap_coverage,
-    crossing_coverage,
     crossing_coverages,
     noisy_crossings,
     welch_coverage,
 )
 
 COUNT = 20_000
-# Percent: n, CV -> Welch coverage, half-width, bootstrap coverage of geometric means, of medians.
+# Percent: n, CV -> Welch coverage, half-width.
 TABLE_A = {
-    (3, 0.05): (97, 12.5, 80, 89),
-    (5, 0.03): (95, 4.4, 87, 97),
-    (5, 0.05): (95, 7.5, 87, 97),
-    (5, 0.10): (95, 15.4, 88, 97),
-    (10, 0.05): (95, 4.8, 91, 96),
-    (20, 0.05): (95, 3.2, 93, 96),
+    (3, 0.05): (97, 12.5),
+    (5, 0.03): (95, 4.4),
+    (5, 0.05): (95, 7.5),
+    (5, 0.10): (95, 15.4),
+    (10, 0.05): (95, 4.8),
+    (20, 0.05): (95, 3.2),
 }
 # Evaluations -> stamp without noise, midpoint at noise of 0, 0.2 and 0.5 points: mean and sd over the truth.
 TABLE_C = {
@@ -41,32 +39,12 @@ def test_welch_intervals_of_fixed_work_hold_the_truth_as_often_as_they_say(runs:
     assert 0.93 <= welch_coverage(runs, cv, COUNT, seed=1).covered <= 0.97
 
 
-# 4,000 studies of 300 draws; `planning_tables.py` draws 1,000.
-@pytest.mark.parametrize(("runs", "cv"), [cell for cell in TABLE_A if cell[0] <= 10])
-def test_percentile_bootstraps_of_few_runs_cover_too_little_or_too_much(runs: int, cv: float) -> None:
-    found = bootstrap_coverage(runs, cv, 4000, draws=300)
-    assert [100 * share for share in found] == pytest.approx(TABLE_A[runs, cv][2:], abs=2)
-
-
 @pytest.mark.parametrize("evaluations", TABLE_C)
 def test_midpoints_are_right_on_average_and_noise_rewards_luck(evaluations: int) -> None:
     found = [noisy_crossings(evaluations, noise, COUNT) for noise in (0.0, 0.2, 0.5)]
     cells = [found[0][0], *(midpoint for _, midpoint in found)]
     for cell, expected in zip(cells, TABLE_C[evaluations], strict=True):
         assert (cell.mean, cell.sd) == pytest.approx(expected, abs=0.005)
-
-
-# The lowest and the highest CV of the rule's range, each phase between marks, the arm at its hardest shift.
-@pytest.mark.parametrize("evaluations", [20, 30])
-@pytest.mark.parametrize("runs", [5, 10])
-@pytest.mark.parametrize("cv", [0.02, 0.10])
-@pytest.mark.parametrize("shift", [0.0, 0.55])
-def test_intervals_of_crossing_times_hold_the_truth_at_each_phase(
-    evaluations: int, runs: int, cv: float, shift: float
-) -> None:
-    for phase in range(8):
-        found = crossing_coverage(evaluations, runs, cv, COUNT, phase=phase / 8, shift=shift)
-        assert 0.93 <= found <= 0.97, phase
 
 
 # 10,000 studies a cell; the whole range of CVs is in `planning_tables.py`.
@@ -78,11 +56,6 @@ def test_the_range_of_coverages_is_that_of_planning_table_d(
     assert (min(found), max(found)) == pytest.approx(expected, abs=1)
 
 
-def test_stamps_of_a_fixed_grid_do_not_hold_the_truth() -> None:
-    found = min(crossing_coverages(20, 10, (0.01,), 2_000, fixed_grid=True))
-    assert found < 0.5
-
-
 def test_the_script_prints_every_table_and_the_same_each_time(capsys: pytest.CaptureFixture[str]) -> None:
     assert planning_tables.main(["--repetitions", "100"]) == 0
     first = capsys.readouterr().out
@@ -90,6 +63,6 @@ def test_the_script_prints_every_table_and_the_same_each_time(capsys: pytest.Cap
     assert headings[:5] == ["## A", "## B", "## C", "## D", "## Verdicts"]
     rows = [line for line in first.splitlines() if line.startswith("|")]
     assert "| 5 % | 18 | 6 |" in first
-    assert len(rows) == sum(2 + count for count in (6, 3, 3, 4, 6, 6, 3))
+    assert len(rows) == sum(2 + count for count in (6, 3, 3, 4, 6, 3))
     assert planning_tables.main(["--repetitions", "100"]) == 0
     assert capsys.readouterr().out == first

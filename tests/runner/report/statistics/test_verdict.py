@@ -23,7 +23,6 @@ from daso_bench.runner.report.statistics.verdict import (
     ratio_verdict,
 )
 from daso_bench.runner.report.statistics.welch import Interval, Ratio, Times, welch
-from daso_bench.strategies.errors import ConfigError
 
 CLAIM, UP_TO, DIRECTION = Hypothesis(value=1.5), Hypothesis(value=1.5, quantifier="up_to"), Hypothesis()
 EXCEEDED, GAIN = ("exceeded",), ("a gain",)
@@ -310,41 +309,6 @@ def test_every_input_gets_exactly_one_verdict(
     )
     assert found.word != SUPPORTED or value is None
     assert found.word != SMALLER or quantifier == "up_to"
-
-
-@given(
-    ends=st.tuples(numbers, numbers), floor=st.floats(0.0, 0.6), value=st.floats(1.001, 3.0) | st.just(1.5)
-)
-def test_the_word_is_that_of_the_first_rule_and_rules_3_and_4_exclude_each_other(
-    ends: tuple[float, float], floor: float, value: float
-) -> None:
-    (low, high), (a, b, _) = sorted(ends), bands(value)
-    rules = {
-        NOISY: 1 + floor >= a,
-        REPRODUCED: low > b,
-        CONTRADICTED: high < a,
-        PARTLY: low > 1 + floor and high < value,
-        INCONCLUSIVE: True,
-    }
-    assert not (rules[REPRODUCED] and rules[CONTRADICTED])
-    first = next(word for word, holds in rules.items() if holds)
-    assert judged(Hypothesis(value=value), low, high, floor)[0] == first
-
-
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        ({"value": 1.0}, "value=1.0: must be above 1"),
-        ({"value": math.nan}, "value=nan"),
-        ({"value": math.inf}, "value=inf"),
-        ({"quantifier": "upto"}, "did you mean 'up_to'"),
-        ({"headline": "fixedwork"}, "did you mean 'fixed_work'"),
-        ({"quality_margin": 0.0}, "quality_margin=0.0"),
-    ],
-)
-def test_a_claim_that_says_nothing_testable_is_refused(fields: dict[str, object], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        Hypothesis(**fields)  # type: ignore[arg-type]
 
 
 def test_the_bands_of_a_claim_of_half_as_fast_again() -> None:

@@ -78,11 +78,7 @@ def test_more_runs_narrow_the_interval_of_the_same_estimate() -> None:
         *((lambda ends=ends: Interval(*ends), "in order") for ends in ((2.0, 1.0), (NAN, 1.0), (1.0, NAN))),
         (lambda: welch_difference([1.0], [1.0, 2.0]), "2 or more finite"),
         (lambda: welch_difference([1.0, NAN], [1.0, 2.0]), "2 or more finite"),
-        (lambda: Estimate(difference=0.0, variances=(1.0,), counts=(1,)), "runs=1"),
-        *((lambda p=p: holm([0.1, p]), "p=") for p in (-0.1, 1.1, NAN)),
         *((lambda bad=bad: Times((1.0, bad)), "seconds=") for bad in (0.0, -1.0, NAN, math.inf)),
-        (lambda: Times((1.0, 2.0), (0.1,)), "1 for 2 runs"),
-        (lambda: Times((1.0, 2.0), (0.1, -0.1)), r"log_widths=-0\.1"),
     ],
 )
 def test_what_is_no_sample_or_level_is_refused(make: Callable[[], object], said: str) -> None:
@@ -144,19 +140,10 @@ def test_holm_s_hand_worked_values_in_any_order() -> None:
 
 
 def test_a_default_of_120_s_against_a_tuned_100_s_is_a_regret_of_20_percent() -> None:
-    one = regret(Times((120.0,)), Times((100.0,)))
-    assert one.point == pytest.approx(0.20)
-    assert one.interval is None
+    assert regret(Times((120.0,)), Times((100.0,))) == (pytest.approx(0.20), None)
 
 
 def test_the_interval_of_the_regret_is_that_of_the_ratio_minus_1() -> None:
-    found = regret(Times((100.0, 104.0, 96.0, 108.0, 92.0)), Times((80.0, 84.0, 76.0, 86.0, 75.0)))
-    assert found.interval is not None
-    assert (found.point, found.interval.low, found.interval.high) == pytest.approx(
-        (0.2467, 0.1393, 0.3642), abs=1e-4
-    )
-
-
-def test_a_regret_needs_both_sides() -> None:
-    with pytest.raises(ConfigError, match="no runs"):
-        regret(Times(()), Times((100.0,)))
+    point, interval = regret(Times((100.0, 104.0, 96.0, 108.0, 92.0)), Times((80.0, 84.0, 76.0, 86.0, 75.0)))
+    assert interval is not None
+    assert (point, interval.low, interval.high) == pytest.approx((0.2467, 0.1393, 0.3642), abs=1e-4)
