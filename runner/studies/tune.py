@@ -15,7 +15,8 @@ from typing import Any
 from rich.console import Console
 
 from ...strategies.errors import ConfigError
-from ..config.load import Request, requests
+from ..config.compose import Request
+from ..config.load import requests
 from ..config.parts import RunInfo, check_trials
 from ..config.run_config import RunConfig
 from ..records import display

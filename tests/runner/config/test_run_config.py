@@ -19,7 +19,7 @@ from daso_bench.models.spec import Model
 from daso_bench.runner.config import groups
 from daso_bench.runner.config import load as loading
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig, LinkConfig, LinksConfig
-from daso_bench.runner.config.compose import Composed
+from daso_bench.runner.config.compose import Request
 from daso_bench.runner.config.launchers import LocalConfig, SimulatedConfig
 from daso_bench.runner.config.load import dump, from_composed, load, to_plain
 from daso_bench.runner.config.optimizers import Optimizer
@@ -337,7 +337,8 @@ def asked(monkeypatch: pytest.MonkeyPatch, trees: list[Any], check: Any) -> list
     """The requests for composed `trees`; an error in place of a tree did not compose."""
     monkeypatch.setattr(loading, "from_composed", check)
     jobs = [
-        Composed((), None, tree) if isinstance(tree, ConfigError) else Composed((), tree) for tree in trees
+        Request(words=(), error=tree) if isinstance(tree, ConfigError) else Request(words=(), composed=tree)
+        for tree in trees
     ]
     monkeypatch.setattr(loading, "compose", lambda *_, **__: jobs)
     return loading.requests([], sweep=True, cwd=HERE)
