@@ -23,6 +23,7 @@ from ..machine.cores import usable_cores
 from . import groups
 from .overrides import key_of, quote_text, refuse_sexagesimal, spelling
 from .parts import RunInfo, StudyInfo, TrainConfig
+from .run_config import RunConfig
 from .typed import unknown_key
 
 TOP_LEVEL = (*groups.RUN_GROUPS, "train", "seed", "run", "study", "results_dir")
@@ -31,13 +32,27 @@ _MISSING = re.compile(r"Could not find '(?P<group>[^']+)/(?P<name>[^'/]+)'")
 _NO_KEY = re.compile(r"Could not override '(?P<key>[^']+)'")
 
 
-@dataclass(frozen=True)
-class Composed:
-    """One run as Hydra composed it: its overrides, and its configuration or the error."""
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One run that was asked for: the words for it, and what became of them, or the error that refuses it.
+
+    `composed`: by Hydra; None also for a run that was derived from another. `config`: checked, by `load.py`.
+    """
 
     words: tuple[str, ...]
-    config: DictConfig | None
+    composed: DictConfig | None = None
+    config: RunConfig | None = None
     error: ConfigError | None = None
+
+    @property
+    def path(self) -> Path | None:
+        """Its run directory, absolute; None for a refused one."""
+        return None if self.config is None else self.config.path
+
+    @property
+    def title(self) -> str:
+        """Its run id and name, or what was typed for it."""
+        return " ".join(self.words) if self.config is None else self.config.title
 
 
 class Collector:
@@ -46,18 +61,19 @@ class Collector:
     def __init__(self, words: Sequence[str], folders: Sequence[Path]) -> None:
         self.words = list(words)
         self.folders = folders
-        self.composed: list[Composed] = []
+        self.requests: list[Request] = []
 
     def __call__(self, config: DictConfig) -> None:
         words = OmegaConf.select(config, "hydra.overrides.task")
-        self.composed.append(Composed(tuple(self.words if words is None else words), config))
+        self.requests.append(Request(words=tuple(self.words if words is None else words), composed=config))
 
     def refuse(self, overrides: Sequence[str], error: Exception) -> None:
-        self.composed.append(Composed(tuple(overrides), None, translate(error, overrides, self.folders)))
+        refusal = translate(error, overrides, self.folders)
+        self.requests.append(Request(words=tuple(overrides), error=refusal))
 
 
-def compose(words: Sequence[str], *, sweep: bool, config_dir: Path | None = None) -> list[Composed]:
-    """All runs that `words` ask for, in Hydra's order: one, or with `sweep` the grid over their values.
+def compose(words: Sequence[str], *, sweep: bool, config_dir: Path | None = None) -> list[Request]:
+    """All runs that `words` ask for, not checked yet, in Hydra's order: one, or with `sweep` the whole grid.
 
     Raises ConfigError for words that no run can be composed with. A job of a sweep that does not compose is
     in the result with its error.
@@ -84,7 +100,7 @@ def compose(words: Sequence[str], *, sweep: bool, config_dir: Path | None = None
         raise translate(error, quoted, folders) from error
     except yaml.YAMLError as error:  # names the file and the line
         raise ConfigError(" ".join(str(error).split())) from error
-    return collector.composed
+    return collector.requests
 
 
 def _cores(*numbers: object) -> int:

@@ -10,7 +10,6 @@ import inspect
 import math
 import os.path
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,41 +23,17 @@ from ...strategies.errors import ConfigError, one_of
 from ..records.seed_ranges import FRESH, phase_of
 from ..records.trees import dump_yaml, load_yaml
 from .cluster import ClusterConfig
-from .compose import TOP_LEVEL, Composed, compose
+from .compose import TOP_LEVEL, Request, compose
 from .launchers import LAUNCHERS, LauncherConfig
 from .optimizers import Optimizer
 from .parts import RunInfo, StudyInfo, TrainConfig
 from .reader_config import ReaderConfig
 from .run_config import RunConfig
-from .run_id import tree_of
 from .schedules import Schedule
 from .tasks import kind_of
 from .typed import TARGET, locate_target, plain, shown, typed, unknown_key
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """One run that was asked for: a checked configuration, or the error that refuses it.
-
-    `composed`: where the configuration is from; None for one that was derived from another run.
-    """
-
-    words: tuple[str, ...]
-    config: RunConfig | None = None
-    error: ConfigError | None = None
-    composed: Composed | None = None
-
-    @property
-    def path(self) -> Path | None:
-        """Its run directory, absolute; None for a refused one."""
-        return None if self.config is None else self.config.path
-
-    @property
-    def title(self) -> str:
-        """Its run id and name, or what was typed for it."""
-        return " ".join(self.words) if self.config is None else self.config.title
 
 
 def requests(
@@ -70,17 +45,19 @@ def requests(
     ConfigError for words that no run can be composed with.
     """
     first: dict[Path, RunConfig] = {}  # by run directory
-    checked: list[Request] = []
-    for composed in compose(words, sweep=sweep, config_dir=config_dir):
-        request = _request(composed, cwd)
-        config = request.config
-        if config is not None and config.path in first:
-            error = _asked_twice(first[config.path], config)
-            request = Request(words=composed.words, error=error, composed=composed)
-        elif config is not None:
-            first[config.path] = config
-        checked.append(request)
-    return checked
+
+    def checked(request: Request) -> Request:
+        if request.composed is None:
+            return request
+        try:
+            config = from_composed(request.composed, cwd)
+            if first.setdefault(config.path, config) is not config:
+                raise _asked_twice(first[config.path], config)
+        except ConfigError as error:
+            return dataclasses.replace(request, error=error)
+        return dataclasses.replace(request, config=config)
+
+    return [checked(request) for request in compose(words, sweep=sweep, config_dir=config_dir)]
 
 
 def run_config(words: Sequence[str], *, cwd: Path, config_dir: Path | None = None) -> RunConfig:
@@ -104,15 +81,13 @@ def load(path: Path) -> RunConfig:
 
 
 def to_plain(config: RunConfig) -> dict[str, Any]:
-    """What `config.yaml` holds: builtin values only, `_target_` of each part, and `run.id`."""
-    tree = tree_of(config)
-    tree["run"]["id"] = config.run_id
-    return tree
+    """What `config.yaml` holds."""
+    return config.tree
 
 
 def dump(config: RunConfig) -> str:
     """`config.yaml` as text, keys in reading order."""
-    return dump_yaml(to_plain(config))
+    return dump_yaml(config.tree)
 
 
 def from_composed(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> RunConfig:
@@ -170,16 +145,6 @@ def reader_of(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> ReaderConfig:
         keys = {**keys, "path": str(_absolute(str(keys["path"]), cwd))}
     kind = locate_target(keys, "reader")
     return typed(kind, keys, "reader")
-
-
-def _request(composed: Composed, cwd: Path) -> Request:
-    if composed.config is None:
-        return Request(words=composed.words, error=composed.error, composed=composed)
-    try:
-        config = from_composed(composed.config, cwd)
-    except ConfigError as error:
-        return Request(words=composed.words, error=error, composed=composed)
-    return Request(words=composed.words, config=config, composed=composed)
 
 
 def _asked_twice(first: RunConfig, second: RunConfig) -> ConfigError:

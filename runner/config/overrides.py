@@ -36,11 +36,15 @@ def key_of(word: str) -> str:
     return word.partition("=")[0].lstrip("+~").strip()
 
 
+def escape(text: str) -> str:
+    """`text` such that OmegaConf resolves it to `text` (its `${` begins no interpolation)."""
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", text)
+
+
 def quote(text: str) -> str:
     """`text` as a quoted string of Hydra's grammar, resolved by OmegaConf to exactly `text`."""
     # Two readers in turn: Hydra unescapes \\\\ and \\' only before a quote, OmegaConf only before "${".
-    literal = re.sub(r"(\\*)\$\{", r"\1\1\\${", text)
-    escaped = re.sub(r"(\\*)'", r"\1\1\\'", literal)
+    escaped = re.sub(r"(\\*)'", r"\1\1\\'", escape(text))
     trailing = len(escaped) - len(escaped.rstrip("\\"))
     return "'" + escaped + "\\" * trailing + "'"
 

@@ -4,10 +4,11 @@ import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from .checks import check
 from .parts import RunInfo, RunParts
-from .run_id import derive_run_id
+from .run_id import derive_run_id, tree_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,13 @@ class RunConfig(RunParts):
     def title(self) -> str:
         """Its run id and name."""
         return self.run_id + (f" ({self.run.name})" if self.run.name else "")
+
+    @property
+    def tree(self) -> dict[str, Any]:
+        """What `config.yaml` holds: builtin values only, `_target_` of each part, and `run.id`."""
+        tree = tree_of(self)
+        tree["run"]["id"] = self.run_id
+        return tree
 
     @cached_property
     def run_id(self) -> str:

@@ -6,7 +6,6 @@ keyword-only dataclass (of values, or of such dataclasses) whose `__post_init__`
 
 import dataclasses
 import importlib
-import re
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -17,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException, ValidationError
 
 from ...strategies.errors import ConfigError, nearest
+from .overrides import escape
 
 T = TypeVar("T")
 
@@ -127,11 +127,6 @@ def _literal(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_literal(entry) for entry in value]
     return escape(value) if isinstance(value, str) else value
-
-
-def escape(text: str) -> str:
-    """`text` such that OmegaConf resolves it to `text` (its `${` begins no interpolation)."""
-    return re.sub(r"(\\*)\$\{", r"\1\1\\${", text)
 
 
 def _is_sequence(hint: Any) -> bool:

@@ -175,10 +175,10 @@ def asked(words: Sequence[str], config_dir: Path | None = None) -> tuple[list[st
 
 
 def _candidate(name: str, overrides: Sequence[str], config_dir: Path | None) -> tuple[Candidate, list[str]]:
-    (composed,) = compose([f"strategy={name}", *overrides], sweep=False, config_dir=config_dir)
-    if composed.config is None:
-        raise composed.error or ConfigError(f"strategy={name}: cannot be composed")
-    keys = plain(composed.config.strategy, "strategy")
+    (request,) = compose([f"strategy={name}", *overrides], sweep=False, config_dir=config_dir)
+    if request.composed is None:
+        raise request.error or ConfigError(f"strategy={name}: cannot be composed")
+    keys = plain(request.composed.strategy, "strategy")
     kind = locate_target(keys, "strategy")
     if not issubclass(kind, Strategy):
         raise ConfigError(f"strategy={name}: {kind.__name__} is not a subclass of {BUILTIN}base.Strategy")

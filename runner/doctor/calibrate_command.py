@@ -198,7 +198,7 @@ class Machine:
         self, title: str, config: RunConfig, ranks: int, entry: str, task: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         self._launches += 1
-        directory = RunDirectory.create(load.to_plain(config), self._scratch / str(self._launches))
+        directory = RunDirectory.create(config.tree, self._scratch / str(self._launches))
         if task is not None:
             write_json(directory.path / ranks_entry.TASK, task)
         display.say(self._console, title, "bold")

@@ -17,7 +17,7 @@ from ...strategies.errors import ConfigError, MachineError
 from ..config.cluster import ClusterConfig
 from ..config.compose import compose
 from ..config.launchers import SlurmConfig
-from ..config.load import from_composed, to_plain
+from ..config.load import from_composed
 from ..config.overrides import key_of
 from ..config.run_config import RunConfig
 from ..config.typed import plain, typed
@@ -93,10 +93,10 @@ def request(
     strategies = tuple(candidate for candidate, _ in candidates(strategy_words, config_dir))
     # The configuration's own strategy and data are not used; synthetic data need no file.
     job_words = ["strategy=ddp", "dataset=synthetic", *job_words]
-    (composed,) = compose(job_words, sweep=False, config_dir=config_dir)
-    if composed.config is None:
-        raise composed.error or ConfigError("nothing to check")
-    tree = plain(composed.config)
+    (request,) = compose(job_words, sweep=False, config_dir=config_dir)
+    if request.composed is None:
+        raise request.error or ConfigError("nothing to check")
+    tree = plain(request.composed)
     if (name := tree["launcher"]["name"]) != "slurm":
         raise ConfigError(
             f"launcher={name}: only launcher=slurm has a cluster to check; `daso-bench check` without it "
@@ -117,7 +117,7 @@ def create_directory(config: RunConfig, strategies: Sequence[Candidate]) -> RunD
     while (config.results_dir / STUDY / name).exists():
         number += 1
         name = f"{stem}-{number}"
-    tree = to_plain(config)
+    tree = config.tree
     tree["study"]["name"], tree["run"]["id"] = STUDY, name
     directory = RunDirectory.create(tree, config.results_dir)
     write_json(directory.path / ENTRY_FILE, entry(strategies))

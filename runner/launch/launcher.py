@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
@@ -10,7 +11,6 @@ from rich.console import Console
 
 from ...strategies.errors import ConfigError
 from ..config.launchers import LauncherConfig
-from ..config.typed import TARGET, locate_target
 from ..machine.cores import threads_per_rank
 from ..records.run_directory import Outcome, RunDirectory
 from .supervisor import Event
@@ -128,7 +128,10 @@ def ranks_in_words(config: RunConfig) -> str:
 
 @cache
 def _launcher(keys: type[LauncherConfig]) -> Launcher:
-    kind = locate_target({TARGET: keys.run_by}, "launcher")
-    if not issubclass(kind, Launcher):
+    try:
+        kind = pkgutil.resolve_name(keys.run_by)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{keys.__qualname__}.run_by={keys.run_by}: cannot be imported: {error}") from error
+    if not (isinstance(kind, type) and issubclass(kind, Launcher)):
         raise ConfigError(f"{keys.__qualname__}.run_by={keys.run_by}: must be a subclass of Launcher")
     return kind()

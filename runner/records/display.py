@@ -56,7 +56,7 @@ def make_console(*, goes_on: bool = False) -> Console:
 def progress(console: Console, title: str) -> Iterator[OnEvent]:
     """Show one run while it goes; gives the function to hand the supervisor's events to."""
     if not console.is_terminal:
-        yield PlainLines(lambda line: say(console, line))
+        yield plain_lines(lambda line: say(console, line))
         return
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -79,29 +79,26 @@ def progress(console: Console, title: str) -> Iterator[OnEvent]:
         yield show
 
 
-class PlainLines:
-    """One line per epoch, and one at least every `PLAIN_EVERY_S` seconds with news."""
+def plain_lines(tell: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> OnEvent:
+    """Tells one line per epoch, and one at least every `PLAIN_EVERY_S` seconds with news."""
+    began: float | None = None
+    shown_s, shown_epoch = 0.0, None
 
-    def __init__(self, tell: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
-        self._tell = tell
-        self._clock = clock
-        self._began: float | None = None
-        self._last_s = 0.0
-        self._epoch: Any = None
-
-    def __call__(self, event: Event) -> None:
-        note = notice(event)
-        if note:
-            self._tell(f"  {note}")
+    def show(event: Event) -> None:
+        nonlocal began, shown_s, shown_epoch
+        if note := notice(event):
+            tell(f"  {note}")
         if not _is_progress(event) or event["progress"].get("step") is None:
             return
-        state, now = event["progress"], self._clock()
-        self._began = now if self._began is None else self._began
-        if state.get("epoch") == self._epoch and now - self._last_s < PLAIN_EVERY_S:
+        state, now = event["progress"], clock()
+        began = now if began is None else began
+        if state.get("epoch") == shown_epoch and now - shown_s < PLAIN_EVERY_S:
             return
-        self._epoch, self._last_s = state.get("epoch"), now
-        left_s = time_left_s(now - self._began, state)
-        self._tell(f"  {numbers(state)}" + (f"  left {duration(left_s)}" if left_s is not None else ""))
+        shown_epoch, shown_s = state.get("epoch"), now
+        left_s = time_left_s(now - began, state)
+        tell(f"  {numbers(state)}" + (f"  left {duration(left_s)}" if left_s is not None else ""))
+
+    return show
 
 
 def notice(event: Event) -> str | None:

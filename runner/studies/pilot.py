@@ -15,7 +15,8 @@ from typing import Any
 from rich.console import Console
 
 from ...strategies.errors import ConfigError
-from ..config.load import Request, requests, to_plain
+from ..config.compose import Request
+from ..config.load import requests
 from ..config.parts import StudyInfo
 from ..config.run_config import RunConfig
 from ..records import display
@@ -150,7 +151,7 @@ def _keep_reference(
     name, count = base.study.name, len(runs)
     stored = Reference(
         name=name,
-        workload=workload_of(to_plain(runs[-1].config)),
+        workload=workload_of(runs[-1].config.tree),
         samples=tuple(samples),
         missed=missed,
         command=shlex.join(["daso-bench", "pilot", *words, "--reference", "--runs", str(count)]),

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ...strategies.errors import ConfigError, MachineError
-from ..config.load import Request, to_plain
+from ..config.compose import Request
 from ..config.run_config import RunConfig
 from ..records.json_lines import RecordWriter, Row, read_records
 from ..records.run_directory import RunDirectory, State
@@ -60,11 +60,11 @@ class PlannedRun:
 
     def create_directory(self) -> RunDirectory:
         """See `RunDirectory.create`."""
-        return RunDirectory.create(to_plain(self.config), self.config.results_dir)
+        return RunDirectory.create(self.config.tree, self.config.results_dir)
 
     def renew_directory(self) -> RunDirectory:
         """Its directory with the present settings of the launcher, which may be others than at its start."""
-        self.directory.renew(to_plain(self.config))
+        self.directory.renew(self.config.tree)
         return self.directory
 
     def now(self) -> "PlannedRun":

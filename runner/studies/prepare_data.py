@@ -63,10 +63,10 @@ def _composed(words: Sequence[str], config_dir: Path | None) -> DictConfig:
             raise ConfigError(f"{word}: must be {allowed} (daso-bench prepare --help)")
     if not any(key_of(word) == "dataset" for word in words):
         raise ConfigError("prepare: takes dataset=NAME (daso-bench list datasets)")
-    (composed,) = compose(words, sweep=False, config_dir=config_dir)
-    if composed.config is None:
-        raise composed.error or ConfigError("prepare: nothing was chosen")
-    return composed.config
+    (request,) = compose(words, sweep=False, config_dir=config_dir)
+    if request.composed is None:
+        raise request.error or ConfigError("prepare: nothing was chosen")
+    return request.composed
 
 
 def _say_all_bad(console: Console, cause: BaseException | None) -> None:

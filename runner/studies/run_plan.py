@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from ...strategies.errors import ConfigError, MachineError
+from ..config.compose import Request
 from ..config.launchers import SlurmConfig
-from ..config.load import Request
 from ..config.run_config import RunConfig
 from ..launch.launcher import cores_of, launcher_of
 from ..records.display import duration
@@ -135,7 +135,6 @@ def _run(
         ready(config)
         if state == "resumable":
             tell(f"{count} {run.title}: goes on after an attempt that did not finish{after}")
-            directory = RunDirectory.open(run.path)
         else:
             # This refuses a run that another process runs now.
             tell(f"{count} {run.title}{after}")

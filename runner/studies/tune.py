@@ -15,7 +15,8 @@ from typing import Any
 from rich.console import Console
 
 from ...strategies.errors import ConfigError
-from ..config.load import Request, requests
+from ..config.compose import Request
+from ..config.load import requests
 from ..config.parts import RunInfo, check_trials
 from ..config.run_config import RunConfig
 from ..records import display
@@ -34,28 +35,23 @@ from .tuned_study import StudyArm, arms_of, tuned_name, write_study
 
 FILE, SUFFIX = "tune.json", "_tune"
 _NOT_STARTED = ("refused", "not run", "queued")
+_RECORDED = ("number", "state", "reason", "crossed_s", "metric", "train_s")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """A trial of an arm: what it changes, and the run that shows what that is worth, or why there is none."""
+    """A trial of an arm: what it changes, the run that shows what that is worth, and how that run ended.
+
+    `state`: of the run, `refused`, or "" before it. `reason`: why there is no result. `crossed_s`: scored
+    crossing time, seconds of T_train, None without one. `metric`: of the last evaluation. `train_s`: seconds
+    of T_train used.
+    """
 
     arm: StudyArm
     number: int
     settings: Mapping[str, Any]
     request: Request
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrialResult:
-    """How a trial ended. `state`: of its run, or `refused`. `reason`: why there is no result.
-
-    `crossed_s`: scored crossing time, seconds of T_train, None without one. `metric`: of the last evaluation.
-    `train_s`: seconds of T_train used.
-    """
-
-    number: int
-    state: str
+    state: str = ""
     reason: str = ""
     crossed_s: float | None = None
     metric: float | None = None
@@ -93,8 +89,8 @@ class Tuning:
         return [trial for trial in self.trials if trial.arm is arm]
 
 
-Results = Mapping[str, Sequence[TrialResult]]
-"""By arm, the results of its trials in their order."""
+Results = Mapping[str, Sequence[Trial]]
+"""By arm, its trials with their results, in their order."""
 
 
 def tune(
@@ -129,7 +125,7 @@ def tune(
     # A trial that the strategy refuses counts; a run that the machine broke off can be repeated.
     if code not in (OK, FAILED, WRONG_REQUEST):
         return code
-    results = {arm.name: [result_of(trial) for trial in tuning.trials_of(arm)] for arm in tuning.searched}
+    results = {arm.name: [with_result(trial) for trial in tuning.trials_of(arm)] for arm in tuning.searched}
     _check_started(results)
     _write_results(console, tuning, results, config_dir)
     return FAILED if code == FAILED else OK
@@ -199,14 +195,13 @@ def show_trials(console: Console, tuning: Tuning, plan: StudyPlan) -> None:
     start.show_time(console, plan)
 
 
-def result_of(trial: Trial) -> TrialResult:
-    """The result of a trial, from its run directory."""
+def with_result(trial: Trial) -> Trial:
+    """The trial with its result, from its run directory."""
     config, path = trial.request.config, trial.request.path
     if config is None or path is None:
-        return TrialResult(number=trial.number, state="refused", reason=str(trial.request.error))
+        return dataclasses.replace(trial, state="refused", reason=str(trial.request.error))
     if not path.is_dir():
-        reason = "this machine could not start it"
-        return TrialResult(number=trial.number, state="not run", reason=reason)
+        return dataclasses.replace(trial, state="not run", reason="this machine could not start it")
     directory = RunDirectory(path)
     status, train = directory.status(), config.train
     rows = surviving(read_records(directory.metrics).rows) if directory.metrics.exists() else []
@@ -215,8 +210,8 @@ def result_of(trial: Trial) -> TrialResult:
     crossed = (
         None if train.target is None else crossing(evaluations, train.target, metric=train.target_metric)
     )
-    return TrialResult(
-        number=trial.number,
+    return dataclasses.replace(
+        trial,
         state=str(status["status"]),
         reason=str(status.get("reason") or ""),
         crossed_s=crossed.scored_s if crossed else None,
@@ -235,7 +230,7 @@ def _check_started(results: Results) -> None:
             )
 
 
-def winner(trials: Sequence[TrialResult], *, lower: bool = False) -> TrialResult | None:
+def winner(trials: Sequence[Trial], *, lower: bool = False) -> Trial | None:
     """The trial with the smallest crossing time; where none crossed, with the best last metric.
 
     One that crossed is better than all that did not; of equals the first. None if all failed. `lower`: the
@@ -244,16 +239,12 @@ def winner(trials: Sequence[TrialResult], *, lower: bool = False) -> TrialResult
     return min((t for t in trials if not t.failed), key=lambda trial: _rank(trial, lower), default=None)
 
 
-def _rank(trial: TrialResult, lower: bool) -> tuple[bool, float]:
+def _rank(trial: Trial, lower: bool) -> tuple[bool, float]:
     if trial.crossed_s is not None:
         return False, trial.crossed_s
     if trial.metric is None or math.isnan(trial.metric):
         return True, math.inf
     return True, trial.metric if lower else -trial.metric
-
-
-def _winner_of(arm: StudyArm, results: Results) -> TrialResult | None:
-    return winner(results[arm.name], lower=arm.config.train.target_metric == "loss")
 
 
 def baseline_of(arms: Sequence[StudyArm], results: Results) -> str:
@@ -304,8 +295,11 @@ def _write_results(console: Console, tuning: Tuning, results: Results, config_di
     """Choose the winners, write tune.json and the study of the winners, and show them."""
     folder = tuning.folder
     baseline = baseline_of(tuning.searched, results)
-    winners = {arm.name: _winner_of(arm, results) for arm in tuning.searched}
-    settings = {arm.name: _settings_of(winners[arm.name], tuning.trials_of(arm)) for arm in tuning.searched}
+    winners = {
+        arm.name: winner(results[arm.name], lower=arm.config.train.target_metric == "loss")
+        for arm in tuning.searched
+    }
+    settings = {name: dict(won.settings) if won else {} for name, won in winners.items()}
     study_keys = {
         arm.name: {
             "tune_trials": tuning.count,
@@ -324,7 +318,7 @@ def _write_results(console: Console, tuning: Tuning, results: Results, config_di
         baseline=baseline,
         config_dir=config_dir,
     )
-    arms = {arm.name: _record(arm, tuning, results, winners[arm.name]) for arm in tuning.searched}
+    arms = {arm.name: _record(arm, results, winners[arm.name]) for arm in tuning.searched}
     train = tuning.base.train
     record = {
         "of": tuning.base.study.name,
@@ -347,36 +341,31 @@ def _write_results(console: Console, tuning: Tuning, results: Results, config_di
     display.say(console, f"both rows, on scored seeds: {command}", "bold")
 
 
-def _settings_of(won: TrialResult | None, trials: Sequence[Trial]) -> dict[str, Any]:
-    return next((dict(trial.settings) for trial in trials if won and trial.number == won.number), {})
-
-
 def _device_s(arm: StudyArm, results: Results) -> float:
     """Seconds of training times ranks."""
     return math.fsum(trial.train_s for trial in results[arm.name]) * arm.config.cluster.ranks
 
 
-def _record(arm: StudyArm, tuning: Tuning, results: Results, won: TrialResult | None) -> dict[str, Any]:
+def _record(arm: StudyArm, results: Results, won: Trial | None) -> dict[str, Any]:
     """What tune.json holds of an arm; fields: docs/records.md."""
-    trials = tuning.trials_of(arm)
     return {
         "space": {key.name: key.words for key in space_of(arm.config) if key is not None},
         "trials": [
-            dataclasses.asdict(result)
-            | {
+            {
+                **{name: getattr(trial, name) for name in _RECORDED},
                 "settings": dict(trial.settings),
                 "run": trial.request.path.name if trial.request.path else None,
             }
-            for result, trial in zip(results[arm.name], trials, strict=True)
+            for trial in results[arm.name]
         ],
         "failed": sum(trial.failed for trial in results[arm.name]),
         "winner": won.number if won else None,
-        "settings": _settings_of(won, trials),
+        "settings": dict(won.settings) if won else {},
         "device_s": _device_s(arm, results),
     }
 
 
-def _show_winner(console: Console, arm: StudyArm, won: TrialResult | None, record: Mapping[str, Any]) -> None:
+def _show_winner(console: Console, arm: StudyArm, won: Trial | None, record: Mapping[str, Any]) -> None:
     words = "no trial gave a result"
     if won:
         settings = ", ".join(f"{key}={value}" for key, value in record["settings"].items())
@@ -385,7 +374,7 @@ def _show_winner(console: Console, arm: StudyArm, won: TrialResult | None, recor
     display.say(console, f"{arm.name}: {words}{failures}")
 
 
-def _worth(won: TrialResult, config: RunConfig) -> str:
+def _worth(won: Trial, config: RunConfig) -> str:
     if won.crossed_s is not None:
         return f" with {won.crossed_s:.4g} s to the target"
     metric = "no number" if won.metric is None else f"{won.metric:.4g}"

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from ...strategies.errors import ConfigError
+from ..config.compose import Request
 from ..config.groups import RUN_GROUPS as GROUPS
-from ..config.load import Request
 from ..config.overrides import quote
 from ..config.run_config import RunConfig
 from ..config.typed import TARGET, plain
@@ -64,13 +64,13 @@ def arms_of(requests: Sequence[Request]) -> list[StudyArm]:
     jobs = [
         StudyArm(
             name=request.config.study.arm,
-            values=flatten({key: value for key, value in plain(composed).items() if key != "hydra"}),
-            choices={group: str(composed.hydra.runtime.choices[group]) for group in GROUPS},
+            values=flatten({key: value for key, value in plain(request.composed).items() if key != "hydra"}),
+            choices={group: str(request.composed.hydra.runtime.choices[group]) for group in GROUPS},
             config=request.config,
         )
         for request in requests
-        if request.config is not None and not request.config.study.assumption
-        if request.composed is not None and (composed := request.composed.config) is not None
+        if request.composed is not None and request.config is not None
+        if not request.config.study.assumption
     ]
     if not jobs:
         raise ConfigError(next((str(r.error) for r in requests if r.error is not None), "no run to tune"))

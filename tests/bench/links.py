@@ -190,9 +190,9 @@ def _slow_run(network: str) -> RunConfig:
     words = ["strategy=ddp", "launcher=emulated", f"launcher.network={network}"]
     words += ["launcher.on_invalid=record", f"train.max_steps={RUN_STEPS}"]
     (job,) = compose(words, sweep=False, config_dir=None)
-    if job.config is None:
+    if job.composed is None:
         raise job.error or RuntimeError("not composed")
-    return load.from_composed(job.config, Path.cwd())
+    return load.from_composed(job.composed, Path.cwd())
 
 
 # ------------------------------------------------------------------ bytes

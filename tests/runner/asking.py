@@ -6,9 +6,10 @@ import pytest
 
 from daso_bench.runner.cli.main import main
 from daso_bench.runner.config import load
+from daso_bench.runner.config.compose import Request
 
 
-def requests(cwd: Path, *words: str) -> list[load.Request]:
+def requests(cwd: Path, *words: str) -> list[Request]:
     """The runs that `words` ask of +study=mission."""
     return load.requests(["+study=mission", *words], sweep=True, cwd=cwd)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from daso_bench.runner.config.compose import Composed, compose
+from daso_bench.runner.config.compose import Request, compose
 from daso_bench.runner.config.load import from_composed
 from daso_bench.strategies.errors import ConfigError
 
@@ -35,7 +35,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def one(*words: str, config_dir: Path | None = None) -> Composed:
+def one(*words: str, config_dir: Path | None = None) -> Request:
     (found,) = compose(words, sweep=False, config_dir=config_dir)
     return found
 
@@ -49,12 +49,12 @@ def refusal(*words: str, config_dir: Path | None = None) -> str:
 
 def test_a_bare_run_has_the_documented_defaults_and_leaves_nothing_behind(elsewhere: Path) -> None:
     argv, environment = sys.argv, dict(os.environ)
-    config = one().config
+    config = one().composed
     assert config is not None
     assert config.strategy._target_.endswith("ddp.DDP")
     assert (config.train.epochs, config.train.global_batch_size, config.seed) == ("auto", 64, 0)
     assert from_composed(config, elsewhere).train.epochs == 12
-    large = one("model=resnet18").config
+    large = one("model=resnet18").composed
     assert large is not None
     assert from_composed(large, elsewhere).train.epochs == 6, "what the model suggests"
     assert (config.cluster.nodes, config.cluster.ranks_per_node, config.launcher.name) == (2, 2, "local")
@@ -66,28 +66,28 @@ def test_a_bare_run_has_the_documented_defaults_and_leaves_nothing_behind(elsewh
 def test_a_sweep_is_the_grid_and_leaves_nothing_behind(elsewhere: Path) -> None:
     found = compose(["optimizer=sgd,adamw", "seed=0,1", "run.tag=x,1e3", "train.epochs=3"], sweep=True)
     rows = [
-        (job.config.optimizer._target_.rpartition(".")[2], job.config.seed, job.config.run.tag)
+        (job.composed.optimizer._target_.rpartition(".")[2], job.composed.seed, job.composed.run.tag)
         for job in found
-        if job.config
+        if job.composed
     ]
     assert rows == [(o, s, t) for o in ("SGD", "AdamW") for s in (0, 1) for t in ("x", "1e3")]
-    assert {job.config.train.epochs for job in found if job.config} == {3}
+    assert {job.composed.train.epochs for job in found if job.composed} == {3}
     assert found[0].words == ("optimizer=sgd", "seed=0", "run.tag='x'", "train.epochs=3")
     assert list(elsewhere.iterdir()) == []
 
 
 def test_a_job_that_does_not_compose_stops_no_other() -> None:
     found = compose(["strategy=ddp,nosuch", "seed=1,2"], sweep=True)
-    assert [job.config is not None for job in found] == [True, True, False, False]
+    assert [job.composed is not None for job in found] == [True, True, False, False]
     assert str(found[2].error).startswith("strategy=nosuch: unknown; known: ")
     assert found[3].words == ("strategy=nosuch", "seed=2")
 
 
 def test_a_key_that_only_the_swept_strategies_have_is_no_error(own: Path) -> None:
     found = compose(["strategy=one,two", "strategy.period=8"], sweep=True, config_dir=own)
-    assert [job.config.strategy.period for job in found if job.config] == [8, 8]
+    assert [job.composed.strategy.period for job in found if job.composed] == [8, 8]
     found = compose(["strategy=one,ddp", "strategy.period=8"], sweep=True, config_dir=own)
-    assert found[0].config is not None
+    assert found[0].composed is not None
     error = str(found[1].error)
     assert error.startswith("strategy.period: unknown key")
     assert "strategy.algorithm" in error
@@ -117,14 +117,16 @@ def test_a_file_that_is_no_yaml_is_one_sentence_that_names_it(
 
 def test_a_study_is_its_sweep_and_the_command_line_wins(own: Path) -> None:
     found = compose(["+study=mine"], sweep=True, config_dir=own)
-    assert [(job.config.study.name, job.config.seed) for job in found if job.config] == [
+    assert [(job.composed.study.name, job.composed.seed) for job in found if job.composed] == [
         ("mine", 1),
         ("mine", 2),
         ("mine", 1),
         ("mine", 2),
     ]
     found = compose(["+study=mine", "seed=7", "study.name=other"], sweep=True, config_dir=own)
-    assert [(job.config.study.name, job.config.seed) for job in found if job.config] == [("other", 7)] * 2
+    assert [(job.composed.study.name, job.composed.seed) for job in found if job.composed] == [
+        ("other", 7)
+    ] * 2
 
 
 @pytest.mark.parametrize(
@@ -185,7 +187,7 @@ def sets(own: Path) -> Path:
 def labelled(*words: str, config_dir: Path) -> list[tuple[int, str, str, str, float]]:
     found = []
     for job in compose(["+study=sets", *words], sweep=True, config_dir=config_dir):
-        cfg = job.config
+        cfg = job.composed
         assert cfg is not None, job.error
         strategy = cfg.strategy._target_.rpartition(".")[2]
         latency = cfg.cluster.links.inter.latency_us if "links" in cfg.cluster else 0
@@ -242,8 +244,8 @@ def test_a_study_without_named_arms_has_none_to_choose(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=rf"study.{name}: the study has no {name}s by name"):
             compose(["+study=quick", f"study.{name}=daso"], sweep=True)
     (made,) = compose(["study.arm=mine", "strategy=ddp"], sweep=True)
-    assert made.config is not None
-    assert made.config.study.arm == "mine", "a sweep of one's own is called what one likes"
+    assert made.composed is not None
+    assert made.composed.study.arm == "mine", "a sweep of one's own is called what one likes"
 
 
 def test_a_set_of_another_name_is_refused(sets: Path) -> None:

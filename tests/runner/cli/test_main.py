@@ -2,8 +2,6 @@
 
 import subprocess
 import sys
-import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,6 @@ from daso_bench.runner.studies import start
 from daso_bench.strategies.errors import MachineError
 
 COMMAND = [sys.executable, "-c", "from daso_bench.runner.cli.main import main; main()"]
-QUICK_S = 1.0
 
 
 class Machine:
@@ -72,24 +69,20 @@ def code_of(*arguments: str) -> int:
     return caught.value.code
 
 
-def in_process(arguments: Sequence[str], folder: Path) -> tuple[int, str, str, float]:
-    began = time.monotonic()
-    done = subprocess.run([*COMMAND, *arguments], cwd=folder, capture_output=True, text=True, timeout=60)
-    return done.returncode, done.stdout, done.stderr, time.monotonic() - began
-
-
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["list", "models"], ["list", "nosuch"]])
-def test_help_and_list_answer_at_once(arguments: list[str], tmp_path: Path) -> None:
-    code, out, error, _ = in_process(arguments, tmp_path)
-    took = min(in_process(arguments, tmp_path)[3] for _ in range(2))  # the first call may compile
-    assert code == (2 if "nosuch" in arguments else 0)
-    assert (out != "") == (code == 0)
-    assert (error != "") == (code == 2)
-    assert took < QUICK_S
-
-
-@pytest.mark.parametrize("arguments", [["--help"], ["list"], ["status", "results"]])
-def test_no_torch_on_the_way_to_a_quick_answer(arguments: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["--help"], 0, "daso-bench list [GROUP]"),
+        (["--version"], 0, f"daso-bench {daso_bench.__version__}"),
+        (["list", "models"], 0, "resnet18"),
+        (["list", "nosuch"], 2, "list nosuch: unknown"),
+        (["status", "results"], 0, "queued"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_quick_answer_loads_nothing_heavy(
+    arguments: list[str], code: int, says: str, tmp_path: Path
+) -> None:
     RunDirectory.create({"study": {"name": "s"}, "run": {"id": "r"}}, tmp_path / "results")
     script = (
         "import sys, atexit; from daso_bench.runner.cli.main import main\n"
@@ -98,8 +91,10 @@ def test_no_torch_on_the_way_to_a_quick_answer(arguments: list[str], tmp_path: P
         f"main({arguments!r})"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
+    assert done.returncode == code
+    assert says in (done.stderr if code else done.stdout)
     assert done.stdout.splitlines()[-1] == "[]"
 
 
@@ -121,11 +116,6 @@ def test_a_reader_who_has_seen_enough_is_no_failure(arguments: list[str], tmp_pa
     command.stdout.close()
     _, said = command.communicate()
     assert (command.returncode, said) == (0, "")
-
-
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert code_of("--version") == 0
-    assert capsys.readouterr().out == f"daso-bench {daso_bench.__version__}\n"
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,9 @@
 import re
 from pathlib import Path
 
-import pytest
-
 from daso_bench.runner.config import groups
-from daso_bench.runner.records.json_lines import write_json
 from daso_bench.runner.records.run_directory import RunDirectory
-from daso_bench.runner.studies.overview import runs_below, states
-from daso_bench.strategies.errors import ConfigError
+from daso_bench.runner.studies.overview import states
 
 
 def test_every_yaml_file_says_what_it_is() -> None:
@@ -31,13 +27,6 @@ def test_a_group_is_listed_by_singular_and_plural_with_its_default() -> None:
     assert re.search(r"^schedules \(schedule=NAME\):$", text, re.MULTILINE)
     assert re.search(r"^  cosine  .*half a cosine.*\(default\)$", text, re.MULTILINE)
     assert "+study=NAME" in groups.listing("studies")
-
-
-def test_an_unknown_group_names_the_nearest() -> None:
-    with pytest.raises(
-        ConfigError, match=r"list modles: unknown \(did you mean 'models'\?\); known: strategies,"
-    ):
-        groups.listing("modles")
 
 
 def test_a_folder_of_ones_own_comes_first(tmp_path: Path) -> None:
@@ -80,17 +69,3 @@ def test_a_damaged_status_is_told_and_hides_nobody(tmp_path: Path) -> None:
     assert rows["one/a"]["status"] == "damaged"
     assert str(broken.status_file) in rows["one/a"]["reason"]
     assert rows["one/b"]["status"] == "queued"
-
-
-def test_a_run_whose_supervisor_died_shows_failed(tmp_path: Path) -> None:
-    run = make_run(tmp_path, "one", "a")
-    write_json(run.status_file, {**run.status(), "status": "running"})
-    ((_, status),) = states(run.path)
-    assert (status["status"], status["reason"]) == ("failed", "supervisor gone")
-
-
-def test_a_folder_without_runs_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no run in it"):
-        runs_below(tmp_path)
-    with pytest.raises(ConfigError, match="no such folder"):
-        runs_below(tmp_path / "nowhere")

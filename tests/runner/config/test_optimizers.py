@@ -112,10 +112,3 @@ def test_skipped_tensors_take_the_steps_of_momentum_sgd_without_decay():
         one.step()
         other.step()
     assert torch.allclose(ours, theirs, rtol=0, atol=1e-12)
-
-
-def test_a_tensor_of_one_number_type_keeps_its_type():
-    parameter = torch.nn.Parameter(torch.ones(2, 2))
-    parameter.grad = torch.ones(2, 2)
-    LARS().build([parameter]).step()
-    assert parameter.dtype == torch.float32

@@ -19,11 +19,11 @@ from daso_bench.models.spec import Model
 from daso_bench.runner.config import groups
 from daso_bench.runner.config import load as loading
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig, LinkConfig, LinksConfig
-from daso_bench.runner.config.compose import Composed
+from daso_bench.runner.config.compose import Request
 from daso_bench.runner.config.launchers import LocalConfig, SimulatedConfig
-from daso_bench.runner.config.load import dump, from_composed, load, to_plain
+from daso_bench.runner.config.load import dump, from_composed, load
 from daso_bench.runner.config.optimizers import Optimizer
-from daso_bench.runner.config.parts import RunInfo, StudyInfo, TrainConfig, check_trials
+from daso_bench.runner.config.parts import RunInfo, StudyInfo, TrainConfig
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.config.schedules import Schedule
 from daso_bench.runner.config.typed import typed
@@ -228,17 +228,6 @@ def test_the_run_id_is_the_same_on_every_machine_and_day() -> None:
     assert config().run_id == "fake_parts-fake_parts-fake_parts-s0-ec12c367"
 
 
-def test_the_run_id_of_a_configuration_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sweep of thousands of runs asks for each of them in every step before its first."""
-    made, other = config(), config(seed=1)
-    ids = made.run_id, made.arm_id, other.run_id, other.arm_id
-    assert ids[0] != ids[2]
-    assert ids[1] == ids[3]
-    monkeypatch.setattr("daso_bench.runner.config.run_id.tree_of", lambda config: pytest.fail("once more"))
-    assert (made.run_id, made.arm_id, other.run_id, other.arm_id) == ids
-    assert made == dataclasses.replace(made), "what is kept is no part of what the run is"
-
-
 def test_the_strategy_is_asked_what_the_run_is_going_to_be() -> None:
     made = config(cluster__nodes=3, train__epochs=5)
     assert Fake.checked == [(made.strategy, Plan(Topology.of([2, 2, 2]), 5, 64))]
@@ -296,16 +285,6 @@ def test_a_bad_request_is_one_clear_sentence(changes: dict[str, Any], message: s
     assert "\n" not in str(caught.value)
 
 
-def test_to_plain_holds_builtin_values_only() -> None:
-    def kinds(value: Any) -> set[type]:
-        if isinstance(value, dict):
-            return set().union(*map(kinds, value.values()))
-        return set().union(*map(kinds, value)) if isinstance(value, list) else {type(value)}
-
-    assert kinds(to_plain(config())) <= {int, float, str, bool, type(None)}
-    assert to_plain(config())["cluster"] == {"nodes": 2, "ranks_per_node": [2, 2]}
-
-
 def test_a_trace_counts_by_what_it_holds_wherever_it_lies(tmp_path: Path) -> None:
     def id_of(name: str, content: str) -> str:
         path = tmp_path / name
@@ -317,12 +296,6 @@ def test_a_trace_counts_by_what_it_holds_wherever_it_lies(tmp_path: Path) -> Non
     first = id_of("a.csv", "rank,step_s\n0,0.1\n")
     assert id_of("b.csv", "rank,step_s\n0,0.1\n") == first
     assert id_of("a.csv", "rank,step_s\n0,0.2\n") != first
-
-
-@pytest.mark.parametrize("count", [0, 2, 6])
-def test_other_numbers_of_trials_than_powers_of_two_are_refused(count: int):
-    with pytest.raises(ConfigError, match=f"study.tune_trials={count}: must be a power of two, 4 or more"):
-        check_trials(count)
 
 
 def test_unequal_trials_and_seeds_that_are_tuned_on_and_scored_are_refused():
@@ -337,7 +310,8 @@ def asked(monkeypatch: pytest.MonkeyPatch, trees: list[Any], check: Any) -> list
     """The requests for composed `trees`; an error in place of a tree did not compose."""
     monkeypatch.setattr(loading, "from_composed", check)
     jobs = [
-        Composed((), None, tree) if isinstance(tree, ConfigError) else Composed((), tree) for tree in trees
+        Request(words=(), error=tree) if isinstance(tree, ConfigError) else Request(words=(), composed=tree)
+        for tree in trees
     ]
     monkeypatch.setattr(loading, "compose", lambda *_, **__: jobs)
     return loading.requests([], sweep=True, cwd=HERE)

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from daso_bench.runner.config.typed import escape, locate_target, typed
+from daso_bench.runner.config.overrides import escape
+from daso_bench.runner.config.typed import locate_target, typed
 from daso_bench.strategies.errors import ConfigError
 
 

@@ -316,9 +316,9 @@ def test_the_trace_is_what_a_device_reads(tmp_path: Path):
 
 
 def run_of(folder: Path, *words: str) -> RunConfig:
-    (composed,) = compose(["launcher=simulated", *words], sweep=False, config_dir=folder)
-    assert composed.config is not None, composed.error
-    return load.from_composed(composed.config, folder)
+    (request,) = compose(["launcher=simulated", *words], sweep=False, config_dir=folder)
+    assert request.composed is not None, request.error
+    return load.from_composed(request.composed, folder)
 
 
 def test_the_file_is_a_cluster_of_the_command_line(tmp_path: Path):

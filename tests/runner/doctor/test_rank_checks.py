@@ -55,9 +55,9 @@ def plugin(kind: type) -> Candidate:
 
 
 def config_of(folder: Path, *words: str) -> RunConfig:
-    (composed,) = compose(list(words), sweep=False)
-    assert composed.config is not None
-    return from_composed(composed.config, folder)
+    (request,) = compose(list(words), sweep=False)
+    assert request.composed is not None
+    return from_composed(request.composed, folder)
 
 
 def look(

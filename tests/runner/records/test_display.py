@@ -9,10 +9,10 @@ from rich.console import Console
 
 from daso_bench.runner.records import display
 from daso_bench.runner.records.display import (
-    PlainLines,
     duration,
     numbers,
     one_line,
+    plain_lines,
     run_table,
     runs_table,
     states_table,
@@ -53,7 +53,7 @@ STATUS: dict[str, Any] = {
 
 def test_one_line_per_epoch_and_one_every_ten_seconds() -> None:
     now, lines = [0.0], list[str]()
-    show = PlainLines(lines.append, lambda: now[0])
+    show = plain_lines(lines.append, lambda: now[0])
     for at, step, epoch in [
         (0, 1, 0),
         (1, 2, 0),
@@ -71,7 +71,7 @@ def test_one_line_per_epoch_and_one_every_ten_seconds() -> None:
 
 def test_trouble_and_interrupts_are_told_at_once() -> None:
     lines: list[str] = []
-    show = PlainLines(lines.append)
+    show = plain_lines(lines.append)
     show({"kind": "trouble", "rank": 1, "reason": "rank 1: SIGKILL in all_reduce"})
     show({"kind": "interrupt", "signal": "SIGINT", "wait_s": 8.0})
     assert lines == [

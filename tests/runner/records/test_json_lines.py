@@ -89,14 +89,6 @@ def test_what_is_no_record_is_reported_and_passed_over(tmp_path: Path, line: byt
     assert read.damage == ["line 2 (DAMAGE IN THE MIDDLE): not a record; whole records used: 0"]
 
 
-def test_glued_then_cut(tmp_path: Path) -> None:
-    path = tmp_path / "m.jsonl"
-    path.write_text('{"step": 1}{"step": 2}{"st')
-    read = read_records(path)
-    assert [row["step"] for row in read.rows] == [1, 2]
-    assert read.damage == ["line 1 (last line): the line is cut; whole records used: 2"]
-
-
 def test_appending_starts_on_a_fresh_line(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
     path.write_text(torn())

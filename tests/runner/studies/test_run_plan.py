@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from runs import config
 
+from daso_bench.runner.config.compose import Request
 from daso_bench.runner.config.launchers import LocalConfig, SimulatedConfig, SlurmConfig, TorchrunConfig
-from daso_bench.runner.config.load import Request, load
+from daso_bench.runner.config.load import load
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.launch import local
 from daso_bench.runner.launch.launcher import launcher_of

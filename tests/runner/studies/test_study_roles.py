@@ -100,8 +100,8 @@ def six_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def runs(*words: str, cwd: Path) -> list[RunConfig]:
     jobs = compose(list(words), sweep=True)
-    assert all(job.config is not None for job in jobs), [job.error for job in jobs]
-    return [from_composed(job.config, cwd) for job in jobs if job.config is not None]
+    assert all(job.composed is not None for job in jobs), [job.error for job in jobs]
+    return [from_composed(job.composed, cwd) for job in jobs if job.composed is not None]
 
 
 def test_a_configuration_may_ask_for_the_cores_and_the_record_holds_the_number(tmp_path: Path):

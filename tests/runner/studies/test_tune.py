@@ -3,6 +3,7 @@
 import csv
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from asking import code_of
@@ -12,7 +13,7 @@ from daso_bench.runner.records.json_lines import read_json
 from daso_bench.runner.records.run_directory import WRONG_REQUEST
 from daso_bench.runner.records.seed_ranges import TRIAL
 from daso_bench.runner.studies import start
-from daso_bench.runner.studies.tune import Trial, TrialResult, baseline_of, common_times, trials_of, winner
+from daso_bench.runner.studies.tune import Trial, baseline_of, common_times, trials_of, winner
 from daso_bench.runner.studies.tuned_study import StudyArm, arms_of
 
 STUDY = """\
@@ -95,29 +96,35 @@ def test_a_dry_run_shows_every_trial_with_its_settings_and_starts_and_writes_not
     assert not list(tmp_path.iterdir())
 
 
-def result(number: int, crossed_s: float | None = None, metric: float | None = 0.9, state: str = "finished"):
-    return TrialResult(number=number, state=state, crossed_s=crossed_s, metric=metric, train_s=10.0)
+def result(
+    number: int, crossed_s: float | None = None, metric: float | None = 0.9, state: str = "finished"
+) -> Trial:
+    what: Any = {"arm": None, "request": None, "settings": {}}
+    return Trial(**what, number=number, state=state, crossed_s=crossed_s, metric=metric, train_s=10.0)
 
 
-def test_the_shortest_time_to_the_target_wins_and_any_is_better_than_none():
-    found = winner([result(0, None, 0.99), result(1, 8.0, 0.91), result(2, 7.0, 0.9), result(3, 7.0, 0.99)])
-    assert found is not None
-    assert found.number == 2, "of equals the first"
+UNREACHED = [result(number, metric=metric) for number, metric in enumerate((math.nan, 0.7, 0.8, None))]
 
 
-def test_where_none_crossed_the_best_last_metric_wins_and_no_number_is_the_worst():
-    trials = [result(number, metric=metric) for number, metric in enumerate((math.nan, 0.7, 0.8, None))]
-    highest, lowest = winner(trials), winner(trials, lower=True)
-    assert highest is not None
-    assert lowest is not None
-    assert (highest.number, lowest.number) == (2, 1)
-
-
-def test_what_failed_or_diverged_never_wins():
-    found = winner([result(0, 5.0, state="diverged"), result(1, 6.0, state="failed"), result(2, 9.0)])
-    assert found is not None
-    assert found.number == 2
-    assert winner([result(0, state="refused")]) is None
+@pytest.mark.parametrize(
+    ("trials", "lower", "number"),
+    [
+        # The shortest time to the target, of equals the first; any time is better than none.
+        ([result(0, None, 0.99), result(1, 8.0, 0.91), result(2, 7.0, 0.9), result(3, 7.0, 0.99)], False, 2),
+        # Where none crossed the best last metric; no number is the worst.
+        (UNREACHED, False, 2),
+        (UNREACHED, True, 1),
+        # What failed or diverged never wins.
+        ([result(0, 5.0, state="diverged"), result(1, 6.0, state="failed"), result(2, 9.0)], False, 2),
+        ([result(0, state="refused")], False, None),
+    ],
+    ids=["time", "highest metric", "lowest loss", "failed", "none"],
+)
+def test_the_winner_is_the_best_of_the_trials_with_a_result(
+    trials: list[Trial], lower: bool, number: int | None
+):
+    won = winner(trials, lower=lower)
+    assert (won and won.number) == number
 
 
 def test_baselines_are_compared_by_the_trials_that_crossed_in_both():
@@ -138,7 +145,7 @@ def test_without_a_common_crossing_the_time_of_all_work_counts_and_failed_trials
     }
 
 
-def results(*crossed_s: float | None) -> list[TrialResult]:
+def results(*crossed_s: float | None) -> list[Trial]:
     return [result(number, seconds) for number, seconds in enumerate(crossed_s)]
 
 
@@ -152,7 +159,7 @@ def test_the_better_ddp_on_the_tuning_seeds_is_the_baseline_whichever_the_study_
 
 
 def test_without_a_trial_that_worked_in_both_the_study_names_the_baseline(arms: list[StudyArm]):
-    lost = [TrialResult(number=0, state="failed")]
+    lost = [result(0, state="failed")]
     assert baseline_of(arms, {"ddp flat": results(1.0), "ddp by nodes": lost, "daso": lost}) == "ddp by nodes"
     assert baseline_of(arms[2:], {"daso": results(1.0)}) == ""
     left = {"ddp flat": results(1.0), "daso": results(1.0)}

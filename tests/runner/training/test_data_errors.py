@@ -91,9 +91,9 @@ def test_text_in_the_way_out_is_quoted_where_the_grammar_wants_it() -> None:
     with pytest.raises(ConfigError) as raised, file_errors(dataset):
         raise BadImage("a.jpg", "empty")
     _, _, words = str(raised.value).partition("daso-bench prepare ")
-    (composed,) = compose(shlex.split(words), sweep=False)
-    assert composed.config is not None
-    assert dataset_of(composed.config, Path("/")) == dataclasses.replace(
+    (request,) = compose(shlex.split(words), sweep=False)
+    assert request.composed is not None
+    assert dataset_of(request.composed, Path("/")) == dataclasses.replace(
         dataset, root="/my imgs", prepared="/a,b größe", check="decode"
     )
 
