@@ -89,29 +89,26 @@ class StepTimings:
         return sums
 
 
-class DelayedFlag:
-    """A number on a GPU that the host reads one step after it was computed.
+def one_step_late(make_event: Callable[[], torch.cuda.Event], *, pinned: bool) -> Callable[[Tensor], float]:
+    """A function that copies a step's number [1] to the host and returns that of the step before, 0 at first.
 
     Always one step later, even where it could be read sooner: all ranks must act on it in the same step.
     """
+    before: list[tuple[Tensor, torch.cuda.Event]] = []
 
-    def __init__(self, event: Callable[[], torch.cuda.Event], *, pinned: bool) -> None:
-        self._event, self._pinned = event, pinned
-        self._before: tuple[Tensor, torch.cuda.Event] | None = None
-
-    def next(self, value: Tensor) -> float:
-        """Start to copy this step's number [1]; returns that of the step before, 0 in the first."""
-        before = self._before
-        copy = torch.empty(value.shape, dtype=value.dtype, pin_memory=self._pinned)
+    def next_number(value: Tensor) -> float:
+        copy = torch.empty(value.shape, dtype=value.dtype, pin_memory=pinned)
         copy.copy_(value, non_blocking=True)
-        event = self._event()
+        event = make_event()
         event.record()
-        self._before = (copy, event)
-        if before is None:
+        before.append((copy, event))
+        if len(before) == 1:
             return 0.0
-        number, copied = before
+        number, copied = before.pop(0)
         copied.synchronize()  # of the step before; the step just launched keeps the GPU busy
         return float(number)
+
+    return next_number
 
 
 class Streams:

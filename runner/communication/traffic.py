@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,17 +17,9 @@ from ...strategies.topology import WORLD, Group, Topology
 LINKS = ("intra", "inter")
 
 
-class Blocked(NamedTuple):
-    """An interval in which this rank waited in a collective, nanoseconds on its own clock.
-
-    `booked`: the class of links that the interval was counted for.
-    """
-
-    key: int
-    entered: int
-    left: int
-    booked: str
-
+Blocked = tuple[int, int, int, str]
+"""The key of a collective in which this rank waited, when it entered and left it (nanoseconds on its own
+clock), and the class of links that the interval was counted for."""
 
 Way = tuple[str, str, int, int]
 """A group as one member sees it: the class of its links, that of the link to the member's successor, the
@@ -169,13 +161,13 @@ class Traffic:
         """
         if not self.training:
             return
-        blocked = Blocked(key, entered, left, self.summing or self._link_of_key(key))
+        booked = self.summing or self._link_of_key(key)
         self.blocked_ns += left - entered
-        self.blocked_on[blocked.booked] += left - entered
+        self.blocked_on[booked] += left - entered
         if waited is None:
-            self.blocked.append(blocked)
+            self.blocked.append((key, entered, left, booked))
         else:
-            self._split(blocked, waited)
+            self._split((key, entered, left, booked), waited)
 
     def split_waiting(self, launches_of_ranks: Sequence[Sequence[tuple[int, int]]]) -> None:
         """Add to `waited_ns` how long this rank waited in collectives for members that were not there yet.
@@ -189,16 +181,17 @@ class Traffic:
             for key, stamp in launches:
                 last[key] = max(last.get(key, stamp), stamp)
         for blocked in self.blocked:
-            if blocked.key in last:
-                arrived = min(blocked.left, last[blocked.key])
-                self._split(blocked, max(0, arrived - blocked.entered))
+            key, entered, left, _ = blocked
+            if key in last:
+                self._split(blocked, max(0, min(left, last[key]) - entered))
 
     def _split(self, blocked: Blocked, waited: int) -> None:
         """`waited` nanoseconds of an interval were waiting; count the rest for the collective's own links."""
+        key, entered, left, booked = blocked
         self.waited_ns += waited
-        transfer = max(0, blocked.left - blocked.entered - waited)
-        self.blocked_on[blocked.booked] -= transfer
-        self.blocked_on[self._link_of_key(blocked.key)] += transfer
+        transfer = max(0, left - entered - waited)
+        self.blocked_on[booked] -= transfer
+        self.blocked_on[self._link_of_key(key)] += transfer
 
     def summed(self, link: str, nanoseconds: int) -> None:
         """Count arithmetic of this rank for a sum over `link`, in which it waited for no other rank."""

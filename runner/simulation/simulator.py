@@ -99,7 +99,7 @@ class Simulator:
         self._queue: list[tuple[int, int, greenlet | Callable[[], None]]] = []  # greenlets and calls by time
         self._ticket = itertools.count()
         self._operations: dict[Any, Collective | BucketSums] = {}
-        self._links = FairLinks() if self.network.sharing == "fair" else FifoLinks()
+        self._links_carry = FairLinks().carry if self.network.sharing == "fair" else fifo_links()
         self._waiting_for: dict[greenlet, Collective] = {}
         self._hub: greenlet | None = None
         self._rank_of: dict[greenlet, int] = {}
@@ -223,7 +223,7 @@ class Simulator:
         """The transfer is ready now: let the links carry it."""
         operation.ready = self.now
         cost = self.network.cost(self.topology, operation.verb, operation.members, payload)
-        self._links.carry(operation, cost, self.now)
+        self._links_carry(operation, cost, self.now)
         if self.timeline is not None:
             self.timeline.transfer(operation, payload, channel, self.now)
         self._wake(operation)
@@ -294,18 +294,21 @@ def _disagreement(
     )
 
 
-class FifoLinks:
+Carry = Callable[[Collective, Cost, int], None]
+"""Sets the end of a transfer of this cost that is ready now: (operation, cost, now)."""
+
+
+def fifo_links() -> Carry:
     """Each link carries one transfer at a time; one that uses several waits until all of them are free."""
+    busy_until: dict[Hashable, int] = {}
 
-    def __init__(self) -> None:
-        self._busy: dict[Hashable, int] = {}
-
-    def carry(self, operation: Collective, cost: Cost, now: int) -> None:
-        """Set the end of a transfer that is ready now."""
-        start = max([now, *(self._busy.get(link, 0) for link in cost.links)])
+    def carry(operation: Collective, cost: Cost, now: int) -> None:
+        start = max([now, *(busy_until.get(link, 0) for link in cost.links)])
         operation.start, operation.end = start, start + cost.duration_ns
         for link in cost.links:
-            self._busy[link] = operation.end
+            busy_until[link] = operation.end
+
+    return carry
 
 
 class FairLinks:

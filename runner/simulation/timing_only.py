@@ -14,7 +14,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor, nn
 
-from ...datasets.data import Data
+from ...datasets.data import Data, Split
 from ...models.spec import InputSpec, Model, Sized
 from ...strategies.errors import ConfigError
 from ...strategies.gradients import DEFAULT_BUCKET_MIB
@@ -52,30 +52,15 @@ def profile_of(config: RunConfig, spec: InputSpec) -> Profile:
     return profile
 
 
-class Ghosts:
-    """A data set of `size` empty samples."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-
-    def __len__(self) -> int:
-        return self._size
-
-    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs [b, 1, 1, 1] and targets [b], all 0."""
-        return torch.zeros(len(indices), 1, 1, 1), torch.zeros(len(indices), dtype=torch.int64)
-
-
 def ghost_data(name: str, train: int, validation: int, test: int) -> Data:
-    """A data set that has only sizes."""
-    return Data(
-        name=name,
-        classes=2,
-        shape=(1, 1, 1),
-        train=Ghosts(train),
-        validation=Ghosts(validation),
-        test=Ghosts(test),
-    )
+    """A data set that has only sizes: samples [1, 1, 1] and labels are all the same 0."""
+
+    def split(size: int) -> Split:
+        images, labels = torch.zeros(1, 1, 1, 1), torch.zeros(1, dtype=torch.int64)
+        return Split(images=images.expand(size, 1, 1, 1), labels=labels.expand(size), mean=(0.0,), std=(1.0,))
+
+    parts = split(train), split(validation), split(test)
+    return Data(name=name, classes=2, shape=(1, 1, 1), train=parts[0], validation=parts[1], test=parts[2])
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,6 @@ MODEL = "model.pt"
 FINAL = "final"
 
 
-class DamagedCheckpoint(ConfigError):
-    """A checkpoint that cannot be used; the message names the file and what is wrong with it."""
-
-
 def rank_file(rank: int) -> str:
     """The name of a rank's file inside a checkpoint."""
     return f"rank_{rank}.pt"
@@ -123,7 +119,7 @@ def newest_valid(folder: Path) -> tuple[Path | None, list[str]]:
     for path in complete(folder):
         try:
             verify(path)
-        except DamagedCheckpoint as error:
+        except ConfigError as error:
             damage.append(str(error))
         else:
             return path, damage
@@ -134,30 +130,30 @@ def verify(path: Path) -> dict[str, Any]:
     """Check sizes and checksums against the manifest and return it.
 
     Raises:
-        DamagedCheckpoint: a file is missing, cut or changed.
+        ConfigError: a file is missing, cut or changed.
     """
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         files = {str(name): (int(size), str(digest)) for name, (size, digest) in manifest["files"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DamagedCheckpoint(f"{path / MANIFEST}: is missing or damaged ({error})") from error
+        raise ConfigError(f"{path / MANIFEST}: is missing or damaged ({error})") from error
     for name, (size, digest) in files.items():
         file = path / name
         if not file.is_file():
-            raise DamagedCheckpoint(f"{file}: is missing")
+            raise ConfigError(f"{file}: is missing")
         if file.stat().st_size != size:
-            raise DamagedCheckpoint(f"{file}: has {file.stat().st_size} bytes, {size} were written")
+            raise ConfigError(f"{file}: has {file.stat().st_size} bytes, {size} were written")
         if _checksum(file) != digest:
-            raise DamagedCheckpoint(f"{file}: its content has changed since it was written")
+            raise ConfigError(f"{file}: its content has changed since it was written")
     return manifest
 
 
 def read(file: Path) -> Any:
-    """Load one file of a checkpoint without running code in it. Raises DamagedCheckpoint."""
+    """Load one file of a checkpoint without running code in it. Raises ConfigError."""
     try:
         return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # torch.load raises errors of many types, by where the damage is
-        raise DamagedCheckpoint(f"{file}: cannot be read ({type(error).__name__}: {error})") from error
+        raise ConfigError(f"{file}: cannot be read ({type(error).__name__}: {error})") from error
 
 
 def save_final(folder: Path, model: dict[str, Any]) -> None:

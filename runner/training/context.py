@@ -23,7 +23,7 @@ from ..config.run_config import RunConfig
 from ..config.schedules import Watch
 from .callbacks import Callback
 from .clock import Clock
-from .eval_schedule import EvalSchedule, Marks
+from .eval_schedule import EvalSchedule
 from .precision import AUTOCAST, DTYPES, scaler_of
 from .state import LossSums, TrainState
 from .workload import Workload, memory_format, workload_of
@@ -121,7 +121,7 @@ class TrainContext:
             traffic=self.comm.traffic,
             clock=self.clock,
             losses=LossSums(backend.device),
-            schedule=EvalSchedule(Marks(self.eval_every, config.train.eval_phase)),
+            schedule=EvalSchedule(self.eval_every, config.train.eval_phase),
             watch=Watch() if config.schedule.reads_epoch_loss else None,
         )
         self.digests: dict[str, str | None] = {}  # rank 0's
@@ -246,7 +246,7 @@ class TrainContext:
     def _choose_evaluation(self) -> None:
         """Choose inline or deferred evaluation, the number of copies, and when checkpoints are written."""
         train, strategy, schedule = self.config.train, self.strategy, self.state.schedule
-        schedule.checkpoints = Marks(self._checkpoint_every())
+        schedule.save_every = self._checkpoint_every()
         schedule.save_anywhere = train.checkpoint_every_samples != "auto"
         schedule.deferred = train.eval_mode == "deferred" or (
             train.eval_mode == "auto"

@@ -16,22 +16,15 @@ import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True)
-class Marks:
-    """Marks every `every` samples, shifted by `phase` (0 … 1) of it.
+def passes_mark(every: int | None, before: int, after: int, *, phase: float = 0.0) -> bool:
+    """Whether a mark lies in (before, after]: one every `every` samples, shifted by `phase` (0 … 1) of it.
 
     `every` None: no marks. Sample 0 is no mark.
     """
-
-    every: int | None
-    phase: float = 0.0
-
-    def passed(self, before: int, after: int) -> bool:
-        """Whether there is a mark in (before, after]."""
-        if self.every is None:
-            return False
-        shift = round(self.phase * self.every)  # whole samples: no mark depends on a rounding error
-        return (after - shift) // self.every > (before - shift) // self.every and after >= max(shift, 1)
+    if every is None:
+        return False
+    shift = round(phase * every)  # whole samples: no mark depends on a rounding error
+    return (after - shift) // every > (before - shift) // every and after >= max(shift, 1)
 
 
 @dataclass
@@ -54,6 +47,7 @@ class Copy:
 class EvalSchedule:
     """When to evaluate and when to save; equal on all ranks.
 
+    `eval_every`, `eval_phase`, `save_every`: the marks, see `passes_mark`.
     `deferred`: models are evaluated from copies. `stops_from_copies`: copies are evaluated at sync points, so
     that the run can stop at the target; no rank waits for it there. `save_anywhere`: checkpoints are written
     at the configured number of samples, else at the next sync point.
@@ -65,8 +59,9 @@ class EvalSchedule:
     dropped: of these only the stamp waits.
     """
 
-    evaluations: Marks
-    checkpoints: Marks = Marks(None)
+    eval_every: int
+    eval_phase: float
+    save_every: int | None = None
     save_anywhere: bool = False
     deferred: bool = False
     stops_from_copies: bool = False
@@ -81,11 +76,11 @@ class EvalSchedule:
 
     def evaluation_due(self, samples: int) -> bool:
         """Whether `samples`, the global samples so far, have passed a mark that is not done."""
-        return self.evaluations.passed(self.evaluated_samples, samples)
+        return passes_mark(self.eval_every, self.evaluated_samples, samples, phase=self.eval_phase)
 
     def checkpoint_due(self, samples: int, met: bool) -> bool:
         """Whether to save at this number of global samples; `met`: whether this is a sync point."""
-        return (met or self.save_anywhere) and self.checkpoints.passed(self.saved_samples, samples)
+        return (met or self.save_anywhere) and passes_mark(self.save_every, self.saved_samples, samples)
 
     @property
     def has_room(self) -> bool:

@@ -30,40 +30,20 @@ AHEAD = 256  # steps drawn to estimate the device's step time
 SHORTEST_SLEEP_NS = 50_000  # time.sleep returns some 60 us late: shorter sleeps are left to the next layer
 
 
-@dataclass(frozen=True)
-class LayerMarks:
-    """The layers of a pass in the order in which they end, and the share of its time that has passed then.
+LayerMarks = list[tuple[str, float]]
+"""The layers of a pass in the order in which they end, and the share of its time that has passed then.
 
-    In forward a layer is a module without children, or the model itself, which ends last. In backward it is
-    the module whose parameter has its gradient; one with two parameters ends twice. Time of other operations
-    counts with the next layer.
-    """
-
-    layers: tuple[str, ...] = ()
-    shares: tuple[float, ...] = ()  # never falling, 1.0 at the last
-
-    @classmethod
-    def of(cls, steps: Sequence[Sequence[tuple[str, int]]]) -> "LayerMarks":
-        """From (layer, nanoseconds since the pass began) of several steps: medians.
-
-        Raises ConfigError where a step ran other layers than the first.
-        """
-        layers = tuple(layer for layer, _ in steps[0])
-        for step in steps[1:]:
-            for expected, mark in zip_longest(layers, step):
-                layer = None if mark is None else mark[0]
-                if layer != expected:
-                    raise _differs(layer, expected)
-        ends = [median(step[place][1] for step in steps) for place in range(len(layers))]
-        whole = max(ends[-1], 1)
-        return cls(layers, (*(end / whole for end in ends[:-1]), 1.0))
+In forward a layer is a module without children, or the model itself, which ends last. In backward it is the
+module whose parameter has its gradient; one with two parameters ends twice. Time of other operations counts
+with the next layer. Shares never fall; the last is 1.0.
+"""
 
 
 @dataclass
 class _Pass:
     """Forward or backward of the open step; nanoseconds."""
 
-    marks: LayerMarks
+    layers: LayerMarks
     padded_ns: int
     since: int
     place: int = 0  # of the next mark
@@ -108,7 +88,8 @@ class Padding:
                     "(cluster=laptop)"
                 )
         self.device = device
-        self.forward, self.backward = LayerMarks(), LayerMarks()
+        self.forward: LayerMarks = []
+        self.backward: LayerMarks = []
         self.steps = 0
         self.overruns = 0  # steps whose computation alone took longer, in forward or in backward
         self.measured_s = 0.0  # median time of a step's computation when it was measured
@@ -147,13 +128,13 @@ class Padding:
         finally:
             self._measured = None
         for place in (0, 1):
-            LayerMarks.of([step[place] for step in measured])  # raises where steps differ
+            _layer_marks([step[place] for step in measured])  # raises where steps differ
         # The faster half: the steps that other processes disturbed least.
         measured.sort(key=lambda step: sum(marks[-1][1] for marks in step))
         self.measured_s = median(sum(marks[-1][1] for marks in step) for step in measured) / 1e9
         quiet = max(1, steps // 2)
         self.forward, self.backward = (
-            LayerMarks.of([step[place] for step in measured[:quiet]]) for place in (0, 1)
+            _layer_marks([step[place] for step in measured[:quiet]]) for place in (0, 1)
         )
 
     def expected_s(self, samples: int) -> float:
@@ -171,7 +152,7 @@ class Padding:
         if self._measured is not None:
             self._measured = [[]]
             self._since = self._now()
-        elif self.forward.layers:
+        elif self.forward:
             forward_ns, self._backward_ns = self.device.step_ns(samples)
             self._passes = [_Pass(self.forward, forward_ns, self._now())]
 
@@ -190,8 +171,8 @@ class Padding:
             return
         assert len(passes) == 2, "begin_backward is called once, between the passes"
         for half in passes:
-            if half.place < len(half.marks.layers):
-                raise _differs(None, half.marks.layers[half.place])
+            if half.place < len(half.layers):
+                raise _differs(None, half.layers[half.place][0])
         self.steps += 1
         self.overruns += any(half.real_ns > half.padded_ns for half in passes)
 
@@ -231,18 +212,34 @@ class Padding:
 
     def _pad(self, current: _Pass, layer: str) -> None:
         """Sleep until the clock of this pass has reached the time at which `layer` ends on the device."""
-        marks, place = current.marks, current.place
-        expected = marks.layers[place] if place < len(marks.layers) else None
+        layers, place = current.layers, current.place
+        expected, share = layers[place] if place < len(layers) else (None, 1.0)
         if layer != expected:
             raise _differs(layer, expected)
         current.place += 1
         began = self._now()
         computed = began - current.since - current.excluded_ns
         current.real_ns = computed - current.slept_ns
-        rest = round(marks.shares[place] * current.padded_ns) - computed
+        rest = round(share * current.padded_ns) - computed
         if rest > SHORTEST_SLEEP_NS:
             self._sleep(rest / 1e9)
             current.slept_ns += self._now() - began
+
+
+def _layer_marks(steps: Sequence[Sequence[tuple[str, int]]]) -> LayerMarks:
+    """Medians of (layer, nanoseconds since the pass began) over several steps.
+
+    Raises ConfigError where a step ran other layers than the first.
+    """
+    layers = [layer for layer, _ in steps[0]]
+    for step in steps[1:]:
+        for expected, mark in zip_longest(layers, step):
+            layer = None if mark is None else mark[0]
+            if layer != expected:
+                raise _differs(layer, expected)
+    ends = [median(step[place][1] for step in steps) for place in range(len(layers))]
+    shares = [end / max(ends[-1], 1) for end in ends]
+    return list(zip(layers, [*shares[:-1], 1.0], strict=True))
 
 
 def _differs(layer: str | None, expected: str | None) -> ConfigError:

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ...strategies.gradients import DEFAULT_BUCKET_MIB, Pipeline
 from ...strategies.replica import Batch, Replica, StepTimes
-from ..communication.cuda_timing import DelayedFlag, Mark, StepTimings
+from ..communication.cuda_timing import Mark, StepTimings, one_step_late
 from ..communication.torch_communicator import GradBucket, Summed, TorchCommunicator, done_sum
 from .device_model import Device
 from .precision import LossScaler, outputs_of
@@ -96,7 +96,7 @@ class WithLoss(nn.Module):
 
 
 class TorchReplica(Replica):
-    """A replica whose gradients are averaged in buckets during the backward pass."""
+    """A replica whose gradients are averaged in buckets during the backward pass. `padding`: see `pad`."""
 
     def __init__(self, model: nn.Module, criterion: nn.Module, comm: TorchCommunicator) -> None:
         super().__init__(model, criterion)
@@ -116,7 +116,7 @@ class TorchReplica(Replica):
         # With gloo the host waits for each step anyway. All ranks have the same backend.
         self.delayed_flag = not comm.host_waits
         self._late_times = StepTimings()
-        self._late_stop_flag = self._flag()
+        self._late_stop_flag = one_step_late(self._event, pinned=comm.device.type == "cuda")
         self.padding: Padding | None = None
 
     def pad(self, device: Device) -> None:
@@ -124,9 +124,9 @@ class TorchReplica(Replica):
         self.padding = Padding(self._with_loss, device)
 
     def measure_layers(self, samples: int, steps: int) -> None:
-        """Measure each layer's share of forward and backward, which `padding` needs."""
+        """Measure each layer's share of forward and backward, which `padding` needs; after `pad`."""
         assert self.noise is not None, "the train context sets it"
-        assert self.padding is not None, "`pad` comes first"
+        assert self.padding is not None
         inputs, targets = self.noise(samples)
         with self.untouched():
             self.padding.measure(lambda: self._step_alone(inputs, targets), steps)
@@ -202,7 +202,8 @@ class TorchReplica(Replica):
         self.wait_pending()
         times, stop_flag = self._late_times, self._late_stop_flag
         times.exposed_ns += self.comm.take_exposed_ns()
-        self._late_times, self._late_stop_flag = StepTimings(), self._flag()
+        self._late_times = StepTimings()
+        self._late_stop_flag = one_step_late(self._event, pinned=self.comm.device.type == "cuda")
         with super().untouched():
             yield
             self.wait_pending()
@@ -212,12 +213,8 @@ class TorchReplica(Replica):
     def _read_stop_flag(self) -> bool:
         """Whether a rank of the group requested a stop in this step, or on GPUs in the one before."""
         stop_flag = self._with_loss.stop_flag.grad
-        if stop_flag is None:
-            return False
-        return (self._late_stop_flag.next(stop_flag) if self.delayed_flag else stop_flag.item()) != 0
-
-    def _flag(self) -> DelayedFlag:
-        return DelayedFlag(self._event, pinned=self.comm.device.type == "cuda")
+        flag_of = self._late_stop_flag if self.delayed_flag else Tensor.item
+        return stop_flag is not None and flag_of(stop_flag) != 0
 
     def _keep(self, times: list[StepTimes]) -> None:
         self.times.extend(times)
@@ -299,9 +296,10 @@ class TorchReplica(Replica):
             # Buffers are averaged where a model is evaluated or saved, not by a hidden broadcast per step.
             **_NO_FORWARD_SYNC,
         )
-        ddp.register_comm_hook(self, _hook)
+        ddp.register_comm_hook(self, type(self).launch_bucket)
         self._module, self._with_loss.reached = ddp, self.parameters.tensors
 
+    # PyTorch compares the annotations with the types themselves, so they must not be strings.
     def launch_bucket(self, bucket: GradBucket) -> Summed:
         """The communication hook: sum a bucket whose gradients are complete, during the backward pass."""
         if bucket.is_last():
@@ -384,7 +382,6 @@ class TorchReplica(Replica):
         return event
 
     def _event(self) -> torch.cuda.Event:
-        """A new event, not recorded yet."""
         return torch.cuda.Event(enable_timing=True)
 
 
@@ -401,8 +398,3 @@ def _buckets(gradients: Sequence[Tensor], size: float) -> list[list[Tensor]]:
             buckets.append([gradient])
             filled = took
     return buckets
-
-
-# PyTorch compares the annotations with the types themselves, so they must not be strings.
-def _hook(replica: TorchReplica, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-    return replica.launch_bucket(bucket)

@@ -106,8 +106,7 @@ def books(comm: TorchCommunicator) -> None:
     trained(comm, algorithm="hierarchical")
     traffic = comm.traffic
     assert len(traffic.blocked) == len(traffic.launches) == STEPS
-    assert {blocked.key for blocked in traffic.blocked} == set(traffic.launches)
-    assert all(blocked.entered == traffic.launches[blocked.key] for blocked in traffic.blocked)
+    assert {key: entered for key, entered, _, _ in traffic.blocked} == traffic.launches
     numel = net_numel() + 1
     leader = comm.local_rank == 0
     assert traffic.verbs["gradients.reduce"] == traffic.verbs["gradients.broadcast"] == STEPS
@@ -128,7 +127,7 @@ def books(comm: TorchCommunicator) -> None:
             replica.compute_gradients(piece(comm, step))
         # Waiting begins with the last bucket; without overlap all sums are waited for.
         first, *_, last = reduction.stamps
-        begun = traffic.blocked[-1].entered
+        _, begun, _, _ = traffic.blocked[-1]
         assert before < begun <= (last if beside else first)
 
 

@@ -72,7 +72,7 @@ def behind(comm: TorchCommunicator) -> dict[str, Any]:
 
     comm.synchronise = synchronise
     comm.traffic.training = True
-    told = {}
+    waiting = {}
     for overlap in (True, False):
         torch.manual_seed(1)
         layers = [nn.Flatten(), nn.Linear(64, 400), nn.ReLU(), nn.Linear(400, 400), nn.Linear(400, 5)]
@@ -84,8 +84,8 @@ def behind(comm: TorchCommunicator) -> dict[str, Any]:
                 comm.traffic.clear()
                 waits = 0
             replica.compute_gradients(batch(rank, step, ranks))
-        told[str(overlap)] = {"blocked_s": comm.traffic.blocked_ns / 1e9, "waits": waits}
-    return told
+        waiting[str(overlap)] = {"blocked_s": comm.traffic.blocked_ns / 1e9, "waits": waits}
+    return waiting
 
 
 @on_nodes([1, 1])
@@ -102,12 +102,12 @@ def kept(comm: TorchCommunicator) -> None:
             super().__init__(works, tensors=tensors, **more)
 
     torch_communicator.DeviceWork = Watched
-    sent, received, summed, whole, piece, every, own = (torch.ones(n) for n in (2, 2, 2, 4, 2, 4, 2))
+    sent, received, summed, whole, piece, gathered, part = (torch.ones(n) for n in (2, 2, 2, 4, 2, 4, 2))
     cases: list[tuple[Work, list[Tensor]]] = [
         (comm.exchange({other: sent}, {other: received}, tag=1), [sent, received]),
         (comm.all_reduce(summed, WORLD, channel="gradients", async_op=True), [summed]),
         (comm.reduce_scatter(piece, whole, WORLD, async_op=True), [piece, whole]),
-        (comm.all_gather(every, own, WORLD, async_op=True), [every, own]),
+        (comm.all_gather(gathered, part, WORLD, async_op=True), [gathered, part]),
     ]
     for work, used in cases:
         kept = {id(tensor) for tensor in given}

@@ -39,12 +39,12 @@ def network(comm: TorchCommunicator, rate_gbit: float, latency_us: float = 0) ->
 
 def everything(comm: TorchCommunicator) -> list[Tensor]:
     """The results of all verbs, messages and sums of buckets on ranks with numbers of their own."""
-    own = torch.Generator().manual_seed(comm.rank)
+    generator = torch.Generator().manual_seed(comm.rank)
 
     def numbers(count: int) -> Tensor:
-        return torch.randn(count, generator=own)
+        return torch.randn(count, generator=generator)
 
-    found: list[Tensor] = []
+    results: list[Tensor] = []
     groups: list[Group] = [WORLD, NODE, peers(comm.local_rank)]
     for group in groups:
         size = len(comm.members(group))
@@ -56,17 +56,17 @@ def everything(comm: TorchCommunicator) -> list[Tensor]:
             comm.broadcast(y, size - 1, group, async_op=asynchronous).wait()
             z = numbers(50)
             comm.reduce(z, 0, group, async_op=asynchronous).wait()
-            found += [x, y, *([z] if place == 0 else [])]  # on others its content is undefined
+            results += [x, y, *([z] if place == 0 else [])]  # on others its content is undefined
             gathered, piece = torch.zeros(5 * size), torch.zeros(5)
             comm.all_gather(gathered, numbers(5), group, async_op=asynchronous).wait()
             comm.reduce_scatter(piece, numbers(5 * size), group, async_op=asynchronous).wait()
-            found += [gathered, piece]
+            results += [gathered, piece]
         bucket = numbers(50)
-        found.append(comm.start_sum(bucket, group).wait().clone())
+        results.append(comm.start_sum(bucket, group).wait().clone())
         comm.barrier(group, channel="parameters")  # control has no group of peers
     ranks, got = comm.topology.ranks, torch.zeros(7)
     comm.exchange({(comm.rank + 1) % ranks: numbers(7)}, {(comm.rank - 1) % ranks: got}, tag=3).wait()
-    return [*found, got]
+    return [*results, got]
 
 
 @on_nodes(NODES)
@@ -98,12 +98,21 @@ def values(comm: TorchCommunicator) -> None:
 
 @on_nodes(NODES)
 def asynchronous(comm: TorchCommunicator) -> dict[str, Any]:
-    """A transfer of 100 ms is launched at once, and over for nobody before its end."""
+    """A transfer of 100 ms is launched at once, and over for nobody before its end.
+
+    What is compared are recorded times: a loaded machine may wake a rank late.
+    """
     rank, ranks = comm.rank, comm.topology.ranks
     comm = ModelledCommunicator(comm, network(comm, 0.08))  # 10 MB/s
     size = int(1e6 / (2 * (ranks - 1) / ranks))
     launching: list[float] = []
     late: list[float] = []
+
+    def known_at(operation: Work) -> int | None:
+        """When the operation is seen to be over; None if it is not."""
+        over = operation.is_completed() or operation.transfer_ns() is not None
+        return time.monotonic_ns() if over else None
+
     for _ in range(3):
         tensor = torch.ones(size // 4)
         comm.barrier(WORLD)
@@ -111,36 +120,40 @@ def asynchronous(comm: TorchCommunicator) -> dict[str, Any]:
         work = comm.all_reduce(tensor, WORLD, async_op=True)
         launching.append((time.monotonic_ns() - began) / MS)
         assert isinstance(work, HeldWork)
-        assert not work.is_completed()
-        assert work.transfer_ns() is None
+        polls = [known_at(work)]
         time.sleep(0.05)
-        assert not work.is_completed(), "the data are there, the transfer is not"
+        polls.append(known_at(work))
         work.wait()
         now = time.monotonic_ns()
         end = work.held.end_ns()
         assert end is not None
         assert now >= end
+        assert all(at is None or at >= end for at in polls), "the data are there, the transfer is not"
         assert end - began >= 99 * MS, "it begins with the last rank, which is at least this one"
         assert work.is_completed()
         assert (work.transfer_ns() or 0) >= end - began - (launching[-1] + 5) * MS
         assert tensor[0] == ranks
-        late.append((now - began) / MS)
+        late.append((now - end) / MS)
         comm.barrier(WORLD)
-    assert min(launching) < 5, launching
-    assert min(late) < 300, late
+    assert min(launching) < 50, launching
+    assert min(late) < 200, late
     # A message is awaited by a helper thread: the rank goes on.
     last, got = ranks - 1, torch.ones(250_000)
     sends = {last: torch.zeros(250_000)} if rank == 0 else {}
-    began = time.monotonic_ns()
-    message = comm.exchange(sends, {0: got} if rank == last else {}, tag=1)
-    if rank in (0, last):
-        assert (time.monotonic_ns() - began) / MS < 50
-        assert not message.is_completed()
-        message.wait()
-        assert (time.monotonic_ns() - began) / MS >= 100
-        assert message.is_completed()
-    comm.barrier(WORLD)
-    return {"launching_ms": launching, "waited_ms": late}
+    sending: list[float] = []
+    for tag in range(3):
+        began = time.monotonic_ns()
+        message = comm.exchange(sends, {0: got} if rank == last else {}, tag=tag)
+        sending.append((time.monotonic_ns() - began) / MS)
+        if rank in (0, last):
+            at = known_at(message)
+            assert at is None or at >= began + 100 * MS
+            message.wait()
+            assert time.monotonic_ns() >= began + 100 * MS
+            assert message.is_completed()
+        comm.barrier(WORLD)
+    assert min(sending) < 50, sending
+    return {"launching_ms": launching, "late_ms": late, "sending_ms": sending}
 
 
 @on_nodes(NODES)
@@ -230,15 +243,15 @@ def leaves(task: RankTask, link: Link) -> None:
     if task.rank == 1:
         time.sleep(0.3)  # the others wait already
         os._exit(7)
-    told: list[str] = []
+    errors: list[str] = []
     bucket = comm.start_sum(torch.zeros(1000), WORLD)
     work = comm.all_reduce(torch.zeros(1000), WORLD, async_op=True)
     for wait in (bucket.wait, work.wait):
         try:
             wait()
         except RuntimeError as error:
-            told.append(type(error).__name__)
-    (task.run_dir / f"told-{task.rank}").write_text(f"{told}")
+            errors.append(type(error).__name__)
+    (task.run_dir / f"errors-{task.rank}").write_text(f"{errors}")
     raise RuntimeError("rank 1 is gone")
 
 

@@ -99,7 +99,7 @@ def order(comm: TorchCommunicator) -> dict[str, Any]:
             padding.begin_backward()
             loss.backward()
             padding.end()
-        shares = dict(zip(padding.backward.layers, padding.backward.shares, strict=True))
+        shares = dict(padding.backward)
         launched.append([(names, at - began, shares[names[-1]]) for names, at in seen])
     return {"launched": launched}
 
@@ -156,5 +156,5 @@ def places(comm: TorchCommunicator) -> dict[str, Any]:
         ddp(x).sum().backward()
     return {
         "exposed": {str(sum_ms): exposed(spread, sum_ms, 7) for sum_ms in (8, 20)},
-        "ready": padding.backward.shares,
+        "ready": tuple(share for _, share in padding.backward),
     }

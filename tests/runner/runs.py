@@ -22,6 +22,7 @@ from daso_bench.runner.config.parts import RunInfo, StudyInfo, TrainConfig
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.config.schedules import Constant
 from daso_bench.runner.config.typed import locate_target
+from daso_bench.runner.simulation.simulated_world import SimulatedRun
 from daso_bench.runner.training.trainer import Trainer
 
 NAMES = sorted(path.stem for path in (CONF / "strategy").glob("*.yaml"))
@@ -169,6 +170,11 @@ def config(
     )
 
 
+def evaluations(done: SimulatedRun) -> list[dict[str, Any]]:
+    """The rows of a run's evaluations."""
+    return [row for row in done.metrics.rows if row["kind"] == "evaluation"]
+
+
 class Dies(Exception):
     """What ends a run of `dies_after`."""
 
@@ -185,4 +191,4 @@ def dies_after(step: int) -> type[Trainer]:
     return Mortal
 
 
-__all__ = ["MLP", "Awkward", "Blobs", "Dies", "Raises", "SmallCNN", "config", "dies_after"]
+__all__ = ["MLP", "Awkward", "Blobs", "Dies", "Raises", "SmallCNN", "config", "dies_after", "evaluations"]

@@ -202,8 +202,7 @@ class ValidityChecks(Callback):
         real_s = padding.measured_s
         padded_s = padding.expected_s(samples)
         rows = self._gather([real_s, padded_s])
-        backward = padding.backward
-        self._measured["backward_of_rank_0"] = list(zip(backward.layers, backward.shares, strict=True))
+        self._measured["backward_of_rank_0"] = list(padding.backward)
         self._measured["real_step_s"] = [row[0] for row in rows]
         self._measured["padded_step_s"] = [row[1] for row in rows]
         worst = max(row[0] / row[1] if row[1] else 1.0 for row in rows)

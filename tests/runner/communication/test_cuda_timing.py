@@ -10,7 +10,13 @@ from fake_gpu import FakeGPU, FakeWork
 from runs import config
 from torch import Tensor, nn
 
-from daso_bench.runner.communication.cuda_timing import DelayedFlag, DeviceWork, InFlight, Spans, StepTimings
+from daso_bench.runner.communication.cuda_timing import (
+    DeviceWork,
+    InFlight,
+    Spans,
+    StepTimings,
+    one_step_late,
+)
 from daso_bench.runner.communication.traffic import Traffic
 from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.runner.training.clock import TrainInterval, by_device
@@ -58,10 +64,10 @@ def test_marks_of_a_clock_are_known_in_the_step_itself():
 def test_the_stop_flag_is_read_one_step_late_even_if_it_could_be_earlier():
     for early in (False, True):
         gpu, flags = FakeGPU(), []
-        flag = DelayedFlag(gpu.event, pinned=False)
+        delayed = one_step_late(gpu.event, pinned=False)
         for stop_request in (0.0, 1.0, 0.0, 0.0):
             gpu.compute(5)
-            flags.append(flag.next(torch.tensor([stop_request])))
+            flags.append(delayed(torch.tensor([stop_request])))
             if early:
                 gpu.now = gpu.clocks["computing"]
         assert flags == [0, 0, 1, 0]

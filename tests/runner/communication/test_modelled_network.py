@@ -13,17 +13,15 @@ from typing import Any
 
 import pytest
 import torch
+from real_runs import final_model, finished, launch
 from runs import config
 
 from daso_bench.runner.communication import modelled_network
 from daso_bench.runner.communication.link_costs import ClusterNetwork
 from daso_bench.runner.communication.modelled_network import SLOTS, Held, LinkClocks
-from daso_bench.runner.config import load
 from daso_bench.runner.config.cluster import LinkConfig, LinksConfig
 from daso_bench.runner.config.launchers import LocalConfig
 from daso_bench.runner.config.run_config import RunConfig
-from daso_bench.runner.launch import local
-from daso_bench.runner.launch.local import venue_of
 from daso_bench.runner.machine.shared_memory import drop_name
 from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 from daso_bench.runner.simulation.simulated_communicator import (
@@ -31,7 +29,6 @@ from daso_bench.runner.simulation.simulated_communicator import (
     SimulatedWork,
 )
 from daso_bench.runner.simulation.simulator import Simulator
-from daso_bench.runner.training import checkpoint
 from daso_bench.strategies.communicator import Channel, Work
 from daso_bench.strategies.topology import NODE, WORLD, Group, Topology, peers
 
@@ -279,11 +276,7 @@ def test_ranks_that_come_at_once_leave_no_gap_and_no_overlap():
 
 def entry(tmp_path: Path, name: str, ranks: int) -> tuple[RunDirectory, Outcome]:
     """Real ranks over gloo that do what `gloo_entries_network` says."""
-    directory = RunDirectory.create(load.to_plain(config(ranks=[ranks], results=tmp_path)), tmp_path)
-    outcome = local.launch(
-        directory, ranks=ranks, threads=1, port=None, stall_s=60, entry=f"gloo_entries_network:{name}"
-    )
-    return directory, outcome
+    return launch(config(ranks=[ranks], results=tmp_path), entry=f"gloo_entries_network:{name}")
 
 
 @pytest.mark.parametrize(
@@ -303,7 +296,7 @@ def test_a_rank_that_is_gone_ends_the_others_with_an_error(tmp_path: Path):
     assert outcome.status == "failed"
     assert "rank 1" in (outcome.reason or "")
     assert "7" in (outcome.reason or ""), "its exit code"
-    assert (directory.path / "told-0").read_text() == "['RuntimeError', 'RuntimeError']"
+    assert (directory.path / "errors-0").read_text() == "['RuntimeError', 'RuntimeError']"
 
 
 def modelled(cfg: RunConfig, rate_gbit: float = 0.01) -> RunConfig:
@@ -318,13 +311,11 @@ def modelled(cfg: RunConfig, rate_gbit: float = 0.01) -> RunConfig:
 
 def run(cfg: RunConfig) -> dict[str, Any]:
     """Run it as `daso-bench run` does; its final model."""
-    directory = RunDirectory.create(load.to_plain(cfg), cfg.results_dir)
-    outcome = local.launch(directory, ranks=cfg.cluster.ranks, threads=1, venue=venue_of(cfg), stall_s=60)
-    assert outcome.status == "finished", outcome.details
+    directory, summary = finished(cfg)
     network = cfg.launcher.asked_network
-    assert ((outcome.summary or {}).get("validity") or {"network": "none"})["network"] == network
-    assert (f"{network} network" in (outcome.summary or {})["labels"]) == (network != "none")
-    return checkpoint.read(directory.checkpoints / "final" / "model.pt")["model"]
+    assert (summary.get("validity") or {"network": "none"})["network"] == network
+    assert (f"{network} network" in summary["labels"]) == (network != "none")
+    return final_model(directory)
 
 
 @pytest.mark.parametrize(

@@ -9,19 +9,19 @@ from hypothesis import strategies as st
 
 from daso_bench.runner.communication.link_costs import Cost, Network
 from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator
-from daso_bench.runner.simulation.simulator import Collective, FairLinks, FifoLinks, Simulator
+from daso_bench.runner.simulation.simulator import Carry, Collective, FairLinks, Simulator, fifo_links
 from daso_bench.strategies.topology import Topology, peers
 
 Transfer = tuple[int, int, str]
 """When it starts, how long it takes alone, its links: a letter each."""
 
 
-def ends(links: FairLinks | FifoLinks, *transfers: Transfer) -> list[int]:
+def ends(carry: Carry, *transfers: Transfer) -> list[int]:
     """When each transfer ends, once all of them are known; they are given in the order of their starts."""
     operations = []
     for start, took, names in transfers:
         operations.append(Collective("all_reduce", (0, 1)))
-        links.carry(operations[-1], Cost(took, tuple(names)), start)
+        carry(operations[-1], Cost(took, tuple(names)), start)
     return [operation.end or 0 for operation in operations]
 
 
@@ -56,12 +56,12 @@ def ends(links: FairLinks | FifoLinks, *transfers: Transfer) -> list[int]:
     ],
 )
 def test_transfers_by_hand(transfers: list[Transfer], expected: list[int]):
-    assert ends(FairLinks(), *transfers) == expected
+    assert ends(FairLinks().carry, *transfers) == expected
 
 
 def test_fifo_serves_in_the_order_of_entering_and_waits_for_all_its_links():
     transfers = [(0, 100, "a"), (10, 50, "b"), (20, 10, "ab"), (30, 10, "b"), (300, 10, "a")]
-    assert ends(FifoLinks(), *transfers) == [100, 60, 110, 120, 310]
+    assert ends(fifo_links(), *transfers) == [100, 60, 110, 120, 310]
 
 
 class Bytes(Network):
@@ -138,5 +138,5 @@ LINKS = st.sets(st.sampled_from("abcdefgh"), min_size=1, max_size=3).map(lambda 
 def test_only_those_that_share_links_are_looked_at_and_nothing_else_comes_out(given: list[Transfer]):
     starts = sorted(given)
     wanted = all_at_once(starts)
-    for got, exact in zip(ends(FairLinks(), *starts), wanted, strict=True):
+    for got, exact in zip(ends(FairLinks().carry, *starts), wanted, strict=True):
         assert abs(got - exact) <= 1 + 1e-6

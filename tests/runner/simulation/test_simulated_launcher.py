@@ -5,18 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from asking import code_of
 
-from daso_bench.runner.cli.main import main
 from daso_bench.runner.records.json_lines import read_json, read_records
 
 SMALL = ["launcher=simulated", "train.epochs=2", "cluster.nodes=2", "cluster.ranks_per_node=2"]
-
-
-def code_of(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as caught:
-        main(arguments)
-    assert isinstance(caught.value.code, int)
-    return caught.value.code
 
 
 @pytest.fixture(autouse=True)
@@ -54,22 +47,6 @@ def test_a_run_is_like_any_other_and_says_what_it_is(capsys: pytest.CaptureFixtu
     assert all(
         "<!-- simulated, ratios on emulated clusters off by " in figure.read_text() for figure in figures
     ), "a figure travels without its page"
-
-
-@pytest.mark.parametrize("strategy", ["ddp", "daso", "local_sgd"])
-def test_it_learns_what_real_processes_learn(strategy: str):
-    words = [f"strategy={strategy}", "train.epochs=4", "train.precision=fp64"]
-    assert code_of(*words) == 0
-    assert code_of(*words, *SMALL[:1], "cluster.nodes=2", "cluster.ranks_per_node=2", "run.repeat=1") == 0
-    by_world = {
-        rows(run)[0]["world"]: [row for row in rows(run) if row["kind"] == "evaluation"] for run in runs()
-    }
-    assert len(by_world["local"]) == 4
-    for real, virtual in zip(by_world["local"], by_world["simulated"], strict=True):
-        for key in ("step", "samples", "correct", "learning_rate"):
-            assert real[key] == virtual[key], key
-        for key in ("loss", "train_loss"):
-            assert virtual[key] == pytest.approx(real[key], rel=1e-12), key
 
 
 def test_a_lost_node_ends_the_run_and_a_resume_finishes_it(capfd: pytest.CaptureFixture[str]):

@@ -5,12 +5,13 @@ import shlex
 from pathlib import Path
 
 import pytest
+from asking import code_of
 from pictures import plain, put  # pyright: ignore[reportMissingImports] (another folder of tests)
 
 from daso_bench.datasets.atomic_files import BadFile
 from daso_bench.datasets.imagefolder import ImageFolder
 from daso_bench.datasets.pixels import BadImage
-from daso_bench.runner.cli.main import main, run
+from daso_bench.runner.cli.main import run
 from daso_bench.runner.config.compose import compose
 from daso_bench.runner.config.load import dataset_of
 from daso_bench.runner.records.run_directory import RunDirectory
@@ -24,21 +25,27 @@ RUN = (
 )
 
 
-def test_evaluate_names_a_bad_image_a_vanished_one_and_a_set_that_is_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two classes of 12 images in imgs/ of the present folder."""
     monkeypatch.chdir(tmp_path)
     for level, name in ((30, "cats"), (200, "dogs")):
         for n in range(12):
             put(tmp_path / "imgs" / name / f"{n}.png", plain(level + n, side=8))
+    return tmp_path / "imgs"
+
+
+def test_evaluate_names_a_bad_image_a_vanished_one_and_a_set_that_is_gone(
+    images: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(RUN) == 0
-    (folder,) = (tmp_path / "results" / "runs").glob("*-s0-*")
+    (folder,) = Path("results/runs").resolve().glob("*-s0-*")
     image = ImageFolder(root="imgs").load().test.path(0)  # pyright: ignore
     messages = []
     for spoil in (
         lambda: Path(image).write_bytes(b""),
         Path(image).unlink,
-        lambda: (tmp_path / "imgs").rename("elsewhere"),
+        lambda: images.rename("elsewhere"),
     ):
         spoil()
         capsys.readouterr()
@@ -53,23 +60,18 @@ def test_evaluate_names_a_bad_image_a_vanished_one_and_a_set_that_is_gone(
 
 @pytest.mark.parametrize("launcher", [("launcher=simulated", "cluster=ethernet_1g"), ("launcher=local",)])
 def test_a_bad_file_in_training_is_a_sentence_with_a_way_out_and_no_resume_is_offered(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    images: Path,
     capsys: pytest.CaptureFixture[str],
     launcher: tuple[str, ...],
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    for level, name in ((30, "cats"), (200, "dogs")):
-        for n in range(12):
-            put(tmp_path / "imgs" / name / f"{n}.png", plain(level + n, side=8))
-    bad = tmp_path / "imgs" / "cats" / "5.png"
+    bad = images / "cats" / "5.png"
     bad.write_bytes(bad.read_bytes()[:40].ljust(70, b"\0"))
     words = [word for word in RUN if not word.startswith(("launcher=", "cluster="))]
     keys = ["dataset.check=none", "dataset.prepared=kept", "dataset.holdout=0.2"]
     keys.append("dataset.std=[0.2,0.2,0.2]")
     assert run([*words, *launcher, *keys]) == 2
     shown = capsys.readouterr().out
-    (folder,) = (tmp_path / "results" / "runs").iterdir()
+    (folder,) = Path("results/runs").resolve().iterdir()
     messages = RunDirectory(folder).status()["reason"]
     assert "Traceback" not in shown
     assert "daso-bench resume" not in shown
@@ -77,8 +79,8 @@ def test_a_bad_file_in_training_is_a_sentence_with_a_way_out_and_no_resume_is_of
     way = shlex.split(messages.partition("daso-bench prepare ")[2])
     assert way == [
         "dataset=imagefolder",
-        f"dataset.root={tmp_path / 'imgs'}",
-        f"dataset.prepared={tmp_path / 'kept'}",
+        f"dataset.root={images}",
+        f"dataset.prepared={images.parent / 'kept'}",
         *("dataset.resize=8", "dataset.crop=8", "dataset.std=[0.2,0.2,0.2]", "dataset.holdout=0.2"),
         "dataset.check=decode",
     ]
@@ -96,12 +98,6 @@ def test_text_in_the_way_out_is_quoted_where_the_grammar_wants_it() -> None:
     assert dataset_of(request.composed, Path("/")) == dataclasses.replace(
         dataset, root="/my imgs", prepared="/a,b größe", check="decode"
     )
-
-
-def code_of(*words: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(list(words))
-    return int(ended.value.code or 0)
 
 
 def test_each_kind_of_trouble_has_its_error() -> None:

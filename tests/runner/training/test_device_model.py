@@ -15,7 +15,7 @@ from torch import nn
 
 from daso_bench.models.spec import InputSpec
 from daso_bench.models.torchvision_zoo import Torchvision
-from daso_bench.runner.config.cluster import DeviceConfig
+from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig, StragglerConfig
 from daso_bench.runner.training.device_model import SHORTEST, ClusterDevice, Profile
 from daso_bench.strategies.errors import ConfigError
 
@@ -250,3 +250,50 @@ def test_a_student_step_has_the_quantiles_of_its_t_scaled_to_the_deviation_of_a_
     shares = np.array([0.05, 0.1, 0.25, 0.75, 0.9, 0.95])
     expected = 1 + cv * stdtrit(3, shares) / math.sqrt(3)
     assert np.quantile(drawn("student_t3", cv), shares) == pytest.approx(expected, abs=0.004)
+
+
+# ------------------------------------------------------------------ a straggler
+
+SLOW = StragglerConfig(rank=1, times=3.0, every=5, steps=2)
+
+
+def step_times(rank: int, steps: int, drawn: int = 0, **given: Any) -> list[int]:
+    """Nanoseconds of the steps of one sample from step `drawn` on."""
+    modelled = device(rank, **given)
+    modelled.drawn = drawn
+    return [sum(modelled.step_ns(1)) for _ in range(steps)]
+
+
+def test_a_straggler_is_slow_in_the_first_steps_of_every_period():
+    slow, usual = 30 * MS, 10 * MS
+    period = [slow, slow, usual, usual, usual]
+    assert step_times(1, 12, samples_per_second=100, straggler=SLOW) == [*period, *period, slow, slow]
+    assert step_times(1, 4, drawn=6, samples_per_second=100, straggler=SLOW) == [slow, usual, usual, usual]
+
+
+@pytest.mark.parametrize("given", [{}, {"straggler": StragglerConfig()}, {"straggler": SLOW}])
+def test_others_are_never_slow(given: dict[str, Any]):
+    for rank in (0, 2):
+        assert set(step_times(rank, 12, samples_per_second=100, **given)) == {10 * MS}
+
+
+def test_a_traced_step_of_a_straggler_is_slow_too(tmp_path: Path):
+    path = trace(tmp_path, "rank,step_s\n1,0.01\n1,0.02\n")
+    took = step_times(1, 4, trace=str(path), straggler=SLOW)
+    assert took == [30 * MS, 60 * MS, 10 * MS, 20 * MS]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"rank": 4}, "rank=4: must be between 0 and 3"),
+        ({"times": 0.5}, "times=0.5: must be between 1 and 1000000000.0"),
+        ({"times": math.nan}, "times=nan: must be between 1 and 1000000000.0"),
+        ({"every": 0}, "every=0: must be >= 1"),
+        ({"every": 10}, "steps=20: must be between 1 and 10"),
+    ],
+)
+def test_a_straggler_that_cannot_be(given: dict[str, Any], says: str):
+    with pytest.raises(ConfigError) as error:
+        ClusterConfig(device=DeviceConfig(straggler=StragglerConfig(**given)))
+    assert str(error.value) == f"cluster.device.straggler.{says}"

@@ -74,6 +74,20 @@ def open_file(tmp_path: Path) -> Callable[[PackedReader], tuple[PackedReader, Pa
     return opened
 
 
+def order_of(
+    rank: int, reader: PackedReader, opened: PackedSet, nodes: tuple[int, ...] = NODES
+) -> ReaderOrder:
+    return ReaderOrder(Sampler(96, BATCH, 4, seed=1), rank, nodes, reader, opened, 9)
+
+
+def loader_of(order: ReaderOrder, node: Together, samples: Any = None) -> PackedLoader:
+    """A loader that is connected to those of its node."""
+    comm = cast(CountedCommunicator, Rank(order.rank, node))
+    loader = PackedLoader(order, samples or DATA.load().train, 5, comm)
+    loader.on_prepared(None, None)
+    return loader
+
+
 def walk(order: ReaderOrder, loader: Loader, changes: dict[int, Shares], start: int = 0) -> list[Images]:
     """The batches of all steps from `start` on; shares change before the epochs that `changes` names."""
     progress = Progress(EPOCHS, order.sampler.steps_per_epoch)
@@ -95,17 +109,10 @@ def of_rank(
     rank: int, node: Together, reader: PackedReader, opened: PackedSet, changes: dict[int, Shares], start: int
 ) -> tuple[list[Images], list[Images], PackedLoader]:
     """What a rank reads, and what it takes by index in the same order."""
-
-    def order() -> ReaderOrder:
-        return ReaderOrder(Sampler(96, BATCH, 4, seed=1), rank, NODES, reader, opened, 9)
-
-    samples = DATA.load().train
-    reading = order()
-    loader = PackedLoader(reading, samples, 5, cast(CountedCommunicator, Rank(rank, node)))
-    loader.on_prepared(None, None)
+    reading, by_index = (order_of(rank, reader, opened) for _ in range(2))
+    loader = loader_of(reading, node)
     loaded = walk(reading, loader, changes, start)
-    by_index = order()
-    return loaded, walk(by_index, Loader(samples, by_index, 5), changes, start), loader
+    return loaded, walk(by_index, Loader(DATA.load().train, by_index, 5), changes, start), loader
 
 
 def all_ranks(
@@ -150,7 +157,7 @@ def test_every_rank_reads_what_it_would_take_by_index(
 def test_chunked_shuffle_has_another_order_in_every_epoch_and_the_others_have_one(open_file: Any) -> None:
     for reader in READERS:
         reader, opened = open_file(reader)
-        order = ReaderOrder(Sampler(96, BATCH, 4, seed=1), 0, NODES, reader, opened, 9)
+        order = order_of(0, reader, opened)
         orders = [
             torch.cat([piece for (number, _), piece in order.upcoming(Progress(2, 5)) if number == epoch])
             for epoch in (0, 1)
@@ -162,10 +169,8 @@ def test_an_image_is_changed_as_its_number_in_the_data_set_says(open_file: Any) 
     reader, opened = open_file(Block())
     flipped = replace(DATA, augment="flip").load().train
     opened = replace(opened, codec=codec_of(flipped))
-    orders = [ReaderOrder(Sampler(96, BATCH, 4, seed=1), 0, NODES, reader, opened, 9) for _ in range(2)]
-    reading = PackedLoader(orders[0], flipped, 5, cast(CountedCommunicator, Rank(0, Together(2))))
-    reading.on_prepared(None, None)
-    loaded = walk(orders[0], reading, {})
+    orders = [order_of(0, reader, opened) for _ in range(2)]
+    loaded = walk(orders[0], loader_of(orders[0], Together(2), flipped), {})
     for ours, theirs in zip(loaded, walk(orders[1], Loader(flipped, orders[1], 5), {}), strict=True):
         assert torch.equal(ours[0], theirs[0])
     assert not torch.equal(loaded[0][0], loaded[5][0]), "the same samples, changed anew in the next epoch"
@@ -174,30 +179,28 @@ def test_an_image_is_changed_as_its_number_in_the_data_set_says(open_file: Any) 
 
 def test_chunks_of_which_there_are_few_a_node_are_refused_and_one_node_takes_any(open_file: Any) -> None:
     reader, opened = open_file(ChunkedShuffle())
-    sampler = Sampler(96, BATCH, 4, seed=1)
     with pytest.raises(
         ConfigError,
         match=r"^reader\.chunk_mib=4: makes 1 chunks of the 96 records .* 4 nodes need 16 \(4 each\), or a "
         r"node has much the same samples in every epoch; take smaller chunks, or another reader$",
     ):
-        ReaderOrder(sampler, 0, (1, 1, 1, 1), reader, opened, 9)
+        order_of(0, reader, opened, (1, 1, 1, 1))
     fitting = replace(reader, chunk_mib=300 / 2**20)
-    order = ReaderOrder(sampler, 0, (1, 1, 1, 1), fitting, opened, 9)
+    order = order_of(0, fitting, opened, (1, 1, 1, 1))
     taken = [
         torch.cat([piece for (number, _), piece in order.upcoming(Progress(2, 5)) if number == epoch])
         for epoch in (0, 1)
     ]
     assert {*taken[0].tolist()} != {*taken[1].tolist()}
-    ReaderOrder(sampler, 0, (4,), reader, opened, 9)
+    order_of(0, reader, opened, (4,))
 
 
 def test_the_reader_stands_still_while_training_pauses(
     open_file: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader, opened = open_file(Block(prefetch_batches=2))
-    order = ReaderOrder(Sampler(96, BATCH, 4, seed=1), 3, NODES, reader, opened, 9)
-    loader = PackedLoader(order, DATA.load().train, 5, cast(CountedCommunicator, Rank(3, Together(1))))
-    loader.on_prepared(None, None)
+    order = order_of(3, reader, opened)
+    loader = loader_of(order, Together(1))
     progress = Progress(EPOCHS, 5)
 
     def filled() -> int:
@@ -222,9 +225,7 @@ def test_the_reader_stands_still_while_training_pauses(
 
 def of_one_rank(reader: PackedReader, opened: PackedSet) -> PackedLoader:
     """The loader of a rank that is a node by itself."""
-    order = ReaderOrder(Sampler(96, BATCH, 4, seed=1), 3, NODES, reader, opened, 9)
-    loader = PackedLoader(order, DATA.load().train, 5, cast(CountedCommunicator, Rank(3, Together(1))))
-    loader.on_prepared(None, None)
+    loader = loader_of(order_of(3, reader, opened), Together(1))
     loader.close()
     return loader
 
@@ -242,7 +243,7 @@ def test_the_cache_is_looked_at_before_training_and_made_as_it_is_asked_for(open
 
 def test_counting_goes_on_where_a_checkpoint_was_and_with_no_other_file(open_file: Any) -> None:
     reader, opened = open_file(Block())
-    order = ReaderOrder(Sampler(96, BATCH, 4, seed=1), 0, NODES, reader, opened, 9)
+    order = order_of(0, reader, opened)
     loader = PackedLoader(order, DATA.load().train, 5, cast(CountedCommunicator, Rank(0, Together(2))))
     loader.load_state_dict({**loader.state_dict(0), "useful_bytes": 640, "waited_s": 1.5})
     assert (loader.counters().useful_bytes, loader.counters().waited_s) == (640, 1.5)

@@ -65,10 +65,6 @@ class OtherBlobs(Blobs):
     name = "other"
 
 
-def changed(reader: NodeBatch, **keys: Any) -> NodeBatch:
-    return replace(reader, **keys)
-
-
 AGAIN = r"daso-bench prepare dataset=blobs reader=node_batch reader\.path=.*blobs\.packed"
 
 
@@ -82,21 +78,33 @@ def test_no_file_is_told_with_the_command_that_makes_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dataset", "keys", "message"),
+    ("dataset", "keys", "difference", "new_file"),
     [
-        (OtherBlobs(), {}, "holds blobs, and the data set is other"),
-        (Blobs(samples=80), {}, "holds 96 samples, and the training split has 80"),
-        (Blobs(), {"shuffle_seed": 1}, "its order is that of shuffle_seed 0, asked for is 1"),
-        (Blobs(), {"shuffle_seed": None}, "its order is that of shuffle_seed 0, asked for is None"),
+        (OtherBlobs(), {}, "holds blobs, and the data set is other", "other with 0"),
+        (Blobs(samples=80), {}, "holds 96 samples, and the training split has 80", None),
+        (Blobs(), {"shuffle_seed": 1}, "its order is that of shuffle_seed 0, asked for is 1", "blobs with 1"),
+        (
+            Blobs(),
+            {"shuffle_seed": None},
+            "its order is that of shuffle_seed 0, asked for is None",
+            "blobs with None",
+        ),
     ],
+    ids=["set", "size", "order", "unshuffled"],
 )
-def test_the_file_of_another_set_or_order_is_refused(
-    reader: NodeBatch, dataset: Blobs, keys: dict[str, Any], message: str
+def test_the_file_of_another_set_or_order_is_refused_and_not_written_over(
+    reader: NodeBatch, dataset: Blobs, keys: dict[str, Any], difference: str, new_file: str | None
 ) -> None:
-    with pytest.raises(
-        ConfigError, match=rf"^{re.escape(reader.path)}: {message}; make the file again: daso"
-    ):
-        open_set(dataset, changed(reader, **keys), dataset.load())
+    other, path = replace(reader, **keys), re.escape(reader.path)
+    with pytest.raises(ConfigError, match=rf"^{path}: {difference}; make the file again: daso"):
+        open_set(dataset, other, dataset.load())
+    if new_file is None:  # a new file of the same set and order replaces it
+        return
+    before = Path(reader.path).read_bytes()
+    held = "holds the packed file of blobs with shuffle_seed 0, and this one would be of"
+    with pytest.raises(ConfigError, match=rf"^{path}: {held} {new_file}; delete it or take another reader"):
+        write_set(dataset, other, dataset.load(), silent)
+    assert Path(reader.path).read_bytes() == before
 
 
 def test_the_file_of_samples_that_have_changed_is_refused_and_written_anew(reader: NodeBatch) -> None:
@@ -123,29 +131,6 @@ def test_a_file_with_a_damaged_record_is_written_anew(reader: NodeBatch) -> None
     open_set(Blobs(), reader, Blobs().load()).packed.close()  # nothing was read of it yet
     assert write_set(Blobs(), reader, Blobs().load(), silent)
     assert path.read_bytes() == whole
-
-
-HELD = "holds the packed file of blobs with shuffle_seed 0, and this one would be of "
-
-
-@pytest.mark.parametrize(
-    ("dataset", "keys", "message"),
-    [
-        (OtherBlobs(), {}, rf"{HELD}other with 0"),
-        (Blobs(), {"shuffle_seed": 1}, rf"{HELD}blobs with 1"),
-        (Blobs(), {"shuffle_seed": None}, rf"{HELD}blobs with None"),
-    ],
-)
-def test_a_packed_file_of_another_set_or_order_is_not_written_over(
-    reader: NodeBatch, dataset: Blobs, keys: dict[str, Any], message: str
-) -> None:
-    path = Path(reader.path)
-    before = path.read_bytes()
-    with pytest.raises(
-        ConfigError, match=rf"^{re.escape(reader.path)}: {message}; delete it or take another reader\.path$"
-    ):
-        write_set(dataset, replace(reader, **keys), dataset.load(), silent)
-    assert path.read_bytes() == before
 
 
 def test_what_is_no_packed_file_is_not_written_over_and_an_empty_file_is(tmp_path: Path) -> None:

@@ -3,12 +3,10 @@
 from pathlib import Path
 
 import pytest
-from pictures import (  # pyright: ignore[reportMissingImports] (another folder of tests)
-    plain,
-    put,
-)
+from asking import code_of
+from pictures import plain, put  # pyright: ignore[reportMissingImports] (another folder of tests)
 
-from daso_bench.runner.cli.main import main, run
+from daso_bench.runner.cli.main import run
 from daso_bench.runner.config.load import requests, to_plain
 from daso_bench.runner.records.display import make_console
 from daso_bench.runner.records.json_lines import read_json
@@ -48,9 +46,7 @@ def test_a_run_without_the_file_says_what_to_type_and_starts_nothing(
     images: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [*FOLDER, "reader=block", "launcher=simulated", "cluster=slow_link", BATCH]
-    with pytest.raises(SystemExit) as caught:
-        main([*words, "train.epochs=1"])
-    assert caught.value.code == 2
+    assert code_of(*words, "train.epochs=1") == 2
     shown = capsys.readouterr().err
     assert "reader=block: there is no packed file" in shown
     assert f"daso-bench prepare dataset=imagefolder reader=block dataset.root={images}" in shown
@@ -92,6 +88,5 @@ def test_a_run_records_which_file_it_has_and_takes_none_of_other_samples(images:
 
 
 def test_prepare_takes_no_other_words(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["prepare", *FOLDER, "model=mlp"])
+    assert code_of("prepare", *FOLDER, "model=mlp") == 2
     assert "model=mlp: must be dataset=NAME or dataset.KEY=VALUE or reader=NAME or" in capsys.readouterr().err

@@ -6,15 +6,13 @@ from typing import Any
 import pytest
 import torch
 from gloo_entries_padding import LAYERS, STEP_NS
+from real_runs import finished
 from runs import config
 from torch import Tensor, nn
 
-from daso_bench.runner.config import load
 from daso_bench.runner.config.cluster import DeviceConfig
-from daso_bench.runner.launch import local
-from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.training.device_model import ClusterDevice, Device, Profile
-from daso_bench.runner.training.slow_device import LayerMarks, Padding
+from daso_bench.runner.training.slow_device import Padding
 from daso_bench.strategies.errors import ConfigError
 
 MS = 1_000_000
@@ -120,8 +118,8 @@ class Rig:
 
 def test_shares_are_what_layers_took_when_they_were_measured():
     rig = Rig()
-    assert rig.padding.forward == LayerMarks(("0", "1", "Sequential"), (0.25, 1.0, 1.0))
-    assert rig.padding.backward == LayerMarks(("1", "0"), (0.75, 1.0))
+    assert rig.padding.forward == [("0", 0.25), ("1", 1.0), ("Sequential", 1.0)]
+    assert rig.padding.backward == [("1", 0.75), ("0", 1.0)]
     assert rig.clock.slept == []
     assert rig.samples == []  # nothing was drawn for it
 
@@ -142,7 +140,7 @@ def test_shares_are_medians_over_steps():
         rig.passes()
 
     rig.padding.measure(step, 5)
-    assert rig.padding.forward.shares == (0.25, 1.0, 1.0)
+    assert [share for _, share in rig.padding.forward] == [0.25, 1.0, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -359,22 +357,18 @@ def test_pads_change_no_bit_of_an_awkward_model():
         assert torch.equal(value, padded[name]), name
     assert padding is not None
     twice = ["conv", "norm", "relu"] * 2
-    assert list(padding.forward.layers) == [*twice, "drop", "frozen", "into", "out", "Awkward"]
+    assert [layer for layer, _ in padding.forward] == [*twice, "drop", "frozen", "into", "out", "Awkward"]
     # conv, norm: weight and bias; the tied weight once, after both of its uses; out's bias; the scale.
-    assert sorted(padding.backward.layers) == ["Awkward", "conv", "conv", "into", "norm", "norm", "out"]
-    assert padding.backward.layers[0] == "Awkward"
-    assert set(padding.backward.layers[-4:]) == {"conv", "norm"}
+    backward = [layer for layer, _ in padding.backward]
+    assert sorted(backward) == ["Awkward", "conv", "conv", "into", "norm", "norm", "out"]
+    assert backward[0] == "Awkward"
+    assert set(backward[-4:]) == {"conv", "norm"}
     assert padding.steps == 3
 
 
 def entry(tmp_path: Path, name: str) -> dict[str, Any]:
     """What rank 0 of two says."""
-    directory = RunDirectory.create(load.to_plain(config(ranks=[1, 1], results=tmp_path)), tmp_path)
-    outcome = local.launch(
-        directory, ranks=2, threads=1, port=None, stall_s=60, entry=f"gloo_entries_padding:{name}"
-    )
-    assert outcome.status == "finished", outcome.details
-    return outcome.summary or {}
+    return finished(config(ranks=[1, 1], results=tmp_path), entry=f"gloo_entries_padding:{name}")[1]
 
 
 def test_ddp_hears_of_a_gradient_after_its_pad(tmp_path: Path):

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from runs import Awkward, Blobs, Dies, config, dies_after
+from runs import Awkward, Blobs, Dies, config, dies_after, evaluations
 
-from daso_bench.datasets.dataset import Dataset
-from daso_bench.models.spec import Model
+from daso_bench.datasets.data import Data, Split
+from daso_bench.models.spec import InputSpec, Model
 from daso_bench.runner.communication.link_costs import AlphaBeta, Network
 from daso_bench.runner.config.optimizers import SGD
 from daso_bench.runner.config.schedules import Step
@@ -19,6 +19,7 @@ from daso_bench.runner.simulation.simulated_communicator import SimulatedCommuni
 from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
 from daso_bench.runner.training import checkpoint
 from daso_bench.runner.training.clock import PARTS
+from daso_bench.runner.training.state import TrainState
 from daso_bench.runner.training.trainer import Trainer
 from daso_bench.strategies.daso import DASO
 from daso_bench.strategies.ddp import DDP
@@ -42,10 +43,6 @@ def assert_same(first: SimulatedRun, other: SimulatedRun) -> None:
         assert mine.keys() == theirs.keys()
         for name in mine:
             assert torch.equal(mine[name], theirs[name]), name
-
-
-def evaluations(done: SimulatedRun) -> list[dict]:
-    return [row for row in done.metrics.rows if row["kind"] == "evaluation"]
 
 
 # ------------------------------------------------------------------ one step
@@ -94,28 +91,6 @@ def test_gradients_are_clipped_after_the_strategy_has_changed_them():
 # ------------------------------------------------------------------ resume
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "daso"])
-@pytest.mark.parametrize("save_every", [7, 12])
-def test_resume_is_bit_for_bit(tmp_path: Path, strategy: str, save_every: int):
-    keys = {**CYCLING, "sync_every": 3, "wait_batches": 2} if strategy == "daso" else {}
-    cfg = config(
-        strategy, keys=keys, model=Awkward(), checkpoint_every_samples=save_every * 16, eval_every_samples=40
-    )
-    whole = run(cfg, checkpoints=tmp_path / "whole")
-    with pytest.raises(Dies):
-        run(cfg, checkpoints=tmp_path / "broken", loop=dies_after(14))
-    resumed = run(cfg, checkpoints=tmp_path / "broken", attempt=2)
-    assert resumed.metrics.rows[0]["resumed_from"] == f"step_{14 // save_every * save_every:010d}"
-    assert_same(whole, resumed)
-    first = resumed.metrics.rows[0]["step"]
-    expected = [
-        (r["step"], r["accuracy"], r["loss"], r["train_loss"])
-        for r in evaluations(whole)
-        if r["step"] > first
-    ]
-    assert [(r["step"], r["accuracy"], r["loss"], r["train_loss"]) for r in evaluations(resumed)] == expected
-
-
 def test_resume_with_a_transfer_pending(tmp_path: Path):
     # Epoch 1 begins with `0 S0`: the checkpoint after its first batch holds a transfer that is merged later.
     keys = {**CYCLING, "sync_every": 4, "wait_batches": 3}
@@ -148,6 +123,16 @@ def test_resume_refuses_another_shape(tmp_path: Path):
         run(config(ranks=[4], checkpoint_every_samples=48), checkpoints=tmp_path)
 
 
+def test_resume_refuses_another_kind_of_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    cfg = config(ranks=[2], epochs=2, checkpoint_every_samples=48)
+    state_dict = TrainState.state_dict
+    monkeypatch.setattr(TrainState, "state_dict", lambda state: state_dict(state) | {"device": "cuda"})
+    with pytest.raises(Dies):
+        run(cfg, checkpoints=tmp_path, loop=dies_after(4))
+    with pytest.raises(ConfigError, match="step_0000000003: was saved on cuda, and this rank is on cpu"):
+        run(cfg, checkpoints=tmp_path, attempt=2)
+
+
 def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_used(tmp_path: Path, caplog):
     cfg = config(checkpoint_every_samples=48)
     whole = run(cfg, checkpoints=tmp_path / "whole")
@@ -175,39 +160,36 @@ def test_evaluating_more_often_changes_nothing(strategy: str):
     assert_same(seldom, often)
 
 
-@pytest.mark.parametrize("ranks", [[1], [2], [2, 1], [2, 2]])
-def test_seven_samples_score_one_seventh_on_any_number_of_ranks(ranks):
-    class OnlyFirst(torch.nn.Module):
-        """Right on image 0 alone, whose first pixel is 1."""
+class Zero(Model):
+    """Says class 0 whatever it sees."""
 
-        def __init__(self) -> None:
-            super().__init__()
-            self.w = torch.nn.Parameter(torch.zeros(1))
+    name = "zero"
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            first = (x.flatten(1)[:, :1] == 1).float()
-            return torch.cat([1 - first, first], 1) + self.w * 0
+    def build(self, spec: InputSpec) -> torch.nn.Module:
+        """A module with one weight of no use."""
 
-    class Build(Model):
-        name = "only-first"
+        class AlwaysZero(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.w = torch.nn.Parameter(torch.zeros(1))
 
-        def build(self, spec):
-            return OnlyFirst()
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return torch.tensor([[1.0, 0.0]]).expand(len(x), 2) + self.w * 0
 
-    images = torch.zeros(7, 1, 1, 1)
-    images[0] = 1
-    from daso_bench.datasets.data import Data, Split
+        return AlwaysZero()
 
-    split = Split(images=images, labels=torch.ones(7, dtype=torch.int64), mean=(0.0,), std=(1.0,))
 
-    class Seven(Dataset):
-        name = "seven"
+def labelled(*labels: int) -> Data:
+    """Empty images of these classes, the same in all splits."""
+    images = torch.zeros(len(labels), 1, 1, 1)
+    split = Split(images=images, labels=torch.tensor(labels), mean=(0.0,), std=(1.0,))
+    return Data(name="labelled", classes=2, shape=(1, 1, 1), train=split, validation=split, test=split)
 
-        def load(self):
-            return Data(name="seven", classes=2, shape=(1, 1, 1), train=split, validation=split, test=split)
 
-    cfg = config(ranks=ranks, model=Build(), dataset=Seven(), epochs=1, global_batch_size=7)
-    row = evaluations(simulate(cfg, Seven().load()))[0]
+@pytest.mark.parametrize("ranks", [[1], [2], [2, 1], [2, 2]], ids=str)
+def test_one_of_seven_samples_scores_one_seventh_on_any_number_of_ranks(ranks: list[int]):
+    cfg = config(ranks=ranks, model=Zero(), epochs=1, global_batch_size=7)
+    row = evaluations(simulate(cfg, labelled(0, 1, 1, 1, 1, 1, 1)))[0]
     assert (row["correct"], row["count"], row["accuracy"]) == (1, 7, 1 / 7)
 
 
@@ -228,30 +210,9 @@ def test_the_target_is_judged_on_global_numbers():
 
 def test_half_the_ranks_right_stops_nobody():
     """One node's shard all right, the other's all wrong: 0.5 globally reaches 0.4 and not 0.6."""
-    from daso_bench.datasets.data import Data, Split
-
-    images = torch.zeros(8, 1, 1, 1)
-    labels = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
-    split = Split(images=images, labels=labels, mean=(0.0,), std=(1.0,))
-    data = Data(name="half", classes=2, shape=(1, 1, 1), train=split, validation=split, test=split)
-
-    class AlwaysZero(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.w = torch.nn.Parameter(torch.zeros(1))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.tensor([[1.0, 0.0]]).expand(len(x), 2) + self.w * 0
-
-    class Build(Model):
-        name = "zero"
-
-        def build(self, spec):
-            return AlwaysZero()
-
     for target, steps in ((0.6, 3), (0.4, 1)):
-        cfg = config(ranks=[1, 1], model=Build(), epochs=3, global_batch_size=8, target=target, stop="first")
-        done = simulate(cfg, data)
+        cfg = config(ranks=[1, 1], model=Zero(), epochs=3, global_batch_size=8, target=target, stop="first")
+        done = simulate(cfg, labelled(0, 0, 0, 0, 1, 1, 1, 1))
         assert [context.progress.step for context in done.contexts] == [steps, steps]
 
 
@@ -330,11 +291,15 @@ def test_time_budget_stops_all_and_is_called_timed_out(tmp_path: Path):
     assert {context.progress.step for context in done.contexts} == {12}
 
 
-def test_max_steps_is_said():
-    done = run(config(max_steps=4))
-    assert done.results[0].status == "finished"
-    assert done.results[0].summary["labels"] == ["stopped by train.max_steps=4"]
-    assert evaluations(done)[-1]["step"] == 4
+@pytest.mark.parametrize(("strategy", "steps"), [("ddp", 4), ("lasgd", 7)])
+def test_max_steps_ends_the_run_and_is_its_label(strategy: str, steps: int):
+    """Ranks at their own pace stop by samples."""
+    done = run(config(strategy, max_steps=steps), network=SLOW, step_time=lambda rank, n: 2_000_000)
+    label = f"stopped by train.max_steps={steps}"
+    assert (done.results[0].status, done.results[0].reason) == ("finished", label)
+    assert done.results[0].summary["labels"] == [label]
+    assert steps * 16 <= done.contexts[0].progress.samples < 384
+    assert strategy != "ddp" or evaluations(done)[-1]["step"] == steps
 
 
 # ------------------------------------------------------------------ clock
@@ -378,13 +343,6 @@ def test_a_round_may_end_several_epochs():
     done = run(cfg, network=SLOW, step_time=lambda rank, n: 10_000)
     assert [row["epoch"] for row in done.metrics.rows if row["kind"] == "epoch"] == [0, 1, 2, 3]
     assert {context.progress.epoch for context in done.contexts} == {4}
-
-
-def test_workers_at_their_own_pace_stop_at_the_limit_and_say_so():
-    done = run(config("lasgd", max_steps=7), network=SLOW, step_time=lambda rank, n: 2_000_000)
-    assert done.results[0].reason == "stopped by train.max_steps=7"
-    assert done.results[0].summary["labels"] == ["stopped by train.max_steps=7"]
-    assert 7 * 16 <= done.contexts[0].progress.samples < 384
 
 
 def test_train_time_is_the_sum_of_the_slowest_intervals():
