@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from real_runs import launch
 from runs import config
-from torch._C._distributed_c10d import HashStore
 
 from daso_bench.runner.communication import gpus
 from daso_bench.runner.communication.gpus import device_of
@@ -20,7 +20,6 @@ from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig, LinkCo
 from daso_bench.runner.config.launchers import EmulatedConfig, LauncherConfig, LocalConfig
 from daso_bench.runner.launch import local
 from daso_bench.runner.records.json_lines import read_json
-from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 from daso_bench.strategies.errors import ConfigError, MachineError
 from daso_bench.strategies.topology import Topology
 
@@ -146,21 +145,12 @@ def test_an_emulated_rank_takes_a_gpu_only_if_it_is_told_to(
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here ranks would get their GPU")
 def test_a_run_that_wants_a_gpu_ends_before_it_trains(tmp_path: Path):
     cfg = replace(config(ranks=[2], results=tmp_path), cluster=cluster("cpu", "cuda"))
-    directory = RunDirectory.create(load.to_plain(cfg), tmp_path)
-    outcome = local.launch(directory, ranks=2, threads=1, stall_s=60)
+    _, outcome = launch(cfg)
     assert (outcome.status, outcome.exit_code) == ("failed", 3)
     assert "cluster.device.kind: rank 1 is to take a GPU" in (outcome.reason or "")
 
 
 # ------------------------------------------------------------------ what ranks hear of each other
-
-
-def test_all_ranks_hear_the_same_names_in_the_order_of_ranks():
-    store, names = HashStore(), ["a", "cpu", "a"]
-    with ThreadPoolExecutor(3) as pool:
-        heard = list(pool.map(lambda rank: gpus.names_of_all(store, 3, rank, names[rank]), range(3)))
-    assert heard == [names] * 3
-    assert [gpus.most_on_one(results) for results in (names, ["a", "b"], ["cpu", "cpu"])] == [2, 1, 0]
 
 
 @pytest.mark.parametrize(
@@ -242,17 +232,10 @@ def test_ranks_that_share_a_gpu_are_joined_by_gloo_where_that_was_asked_for(monk
     assert all("launcher.share_gpus=true" in results for results in refused)
 
 
-def on_one_gpu(tmp_path: Path, *, share: bool) -> tuple[RunDirectory, Outcome]:
-    """A run of two ranks that take their CPU for the same GPU."""
-    cfg = config(ranks=[2], epochs=1, results=tmp_path)
-    cfg = replace(cfg, launcher=LocalConfig(share_gpus=share))
-    directory = RunDirectory.create(load.to_plain(cfg), tmp_path)
-    entry = "gloo_entries_gpu:on_one_gpu"
-    return directory, local.launch(directory, ranks=2, threads=1, stall_s=60, entry=entry)
-
-
 def test_times_of_ranks_that_share_a_gpu_are_not_valid_and_say_why(tmp_path: Path):
-    directory, outcome = on_one_gpu(tmp_path, share=True)
+    """Two ranks take their CPU for the same GPU."""
+    cfg = config(ranks=[2], epochs=1, results=tmp_path, launcher={"share_gpus": True})
+    directory, outcome = launch(cfg, entry="gloo_entries_gpu:on_one_gpu")
     assert outcome.status == "finished", outcome.details
     status = read_json(directory.path / "status.json")
     assert status["timing"]["valid"] is False

@@ -7,16 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from real_runs import final_model, finished
 from runs import NAMES, Blobs, config
 
 from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.models.small import SmallCNN
-from daso_bench.runner.config import load
 from daso_bench.runner.config.run_config import RunConfig
-from daso_bench.runner.launch import local
-from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.simulation.simulated_world import simulate
-from daso_bench.runner.training import checkpoint
 from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.replica import Replica
 
@@ -41,10 +38,8 @@ def virtual(cfg: RunConfig, **more: Any) -> tuple[dict[str, Any], Model]:
 
 
 def real(cfg: RunConfig) -> tuple[dict[str, Any], Model]:
-    directory = RunDirectory.create(load.to_plain(cfg), cfg.results_dir)
-    outcome = local.launch(directory, ranks=cfg.cluster.ranks, threads=1, stall_s=60)
-    assert outcome.status == "finished", outcome.details
-    return outcome.summary or {}, checkpoint.read(directory.checkpoints / "final" / "model.pt")["model"]
+    directory, summary = finished(cfg)
+    return summary, final_model(directory)
 
 
 def in_parts(cfg: RunConfig, parts: int) -> RunConfig:

@@ -5,14 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from runs import SmallCNN, config
+from real_runs import final_model, finished
+from runs import SmallCNN, config, evaluations
 
-from daso_bench.runner.config import load
 from daso_bench.runner.config.run_config import RunConfig
-from daso_bench.runner.launch import local
-from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
-from daso_bench.runner.training import checkpoint
 
 CNN = SmallCNN(channels=[4, 6], norm="batch")
 LAST = torch.channels_last
@@ -47,9 +44,7 @@ def test_training_is_the_same_up_to_rounding(strategy: str, keys: dict[str, Any]
     kernels = [p for p in ours.contexts[1].replica.parameters.tensors if p.dim() == 4]
     assert all(kernel.is_contiguous(memory_format=LAST) for kernel in kernels)
     assert not all(kernel.is_contiguous() for kernel in kernels)
-    losses = [
-        [row["loss"] for row in done.metrics.rows if row["kind"] == "evaluation"] for done in (ours, theirs)
-    ]
+    losses = [[row["loss"] for row in evaluations(done)] for done in (ours, theirs)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-9)
 
 
@@ -58,9 +53,6 @@ def test_real_ranks_train_the_same_model(tmp_path: Path, strategy: str):
     cfg = config(
         strategy, ranks=[2, 1], epochs=2, model=CNN, precision="fp64", channels_last=True, results=tmp_path
     )
-    directory = RunDirectory.create(load.to_plain(cfg), tmp_path)
-    outcome = local.launch(directory, ranks=3, threads=1, stall_s=60)
-    assert outcome.status == "finished", outcome.details
-    model = checkpoint.read(directory.checkpoints / "final" / "model.pt")["model"]
+    model = final_model(finished(cfg)[0])
     for name, value in virtual(cfg).contexts[0].replica.model.named_parameters():
         assert (value - model[name]).abs().max() <= 1e-10, name

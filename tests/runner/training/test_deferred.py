@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import Awkward, config
+from runs import Awkward, config, evaluations
 
 from daso_bench.runner.communication.link_costs import AlphaBeta
 from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
@@ -22,38 +22,11 @@ def run(strategy: str = "sgp", slow_rank: int = 1, **keys: Any) -> SimulatedRun:
     )
 
 
-def evaluations(done: SimulatedRun) -> list[dict[str, Any]]:
-    return [row for row in done.metrics.rows if row["kind"] == "evaluation"]
-
-
-def test_gossip_is_judged_from_copies_and_at_the_end_at_once():
-    rows = evaluations(run())
-    assert [row["mode"] for row in rows] == ["deferred"] * 3 + ["inline"]
-    assert [row["samples"] for row in rows] == [96, 192, 288, 384]
-    assert [row["index"] for row in rows] == [0, 1, 2, 3]
-    assert all(row["count"] == 30 for row in rows)
-
-
 @pytest.mark.parametrize("strategy", ["ddp", "sgp"])
 def test_a_copy_is_the_model_that_would_have_been_judged_on_the_spot(strategy: str):
     later, now = (evaluations(run(strategy, eval_mode=mode)) for mode in ("deferred", "inline"))
     for name in ("step", "epoch", "samples", "correct", "loss", "train_loss", "learning_rate"):
         assert [row[name] for row in later] == pytest.approx([row[name] for row in now], rel=1e-6), name
-
-
-def test_the_stamp_is_the_slowest_ranks_time_and_one_average_is_added():
-    done = run(eval_every_samples=48)
-    rows = evaluations(done)
-    # ddp's model needs no average but buffers; sgp's copy costs one all-reduce of parameters, measured once.
-    costs = {row["make_model_s"] for row in rows if row["mode"] == "deferred"}
-    assert len(costs) == 1
-    assert costs.pop() > 0
-    stamps = [row["train_s"] for row in rows]
-    assert stamps == sorted(stamps)
-    # Three steps a mark, the slow rank takes 4 ms a step and everybody waits for a neighbour's share.
-    assert stamps[0] >= 3 * 0.004
-    # The run ends with one more average, which is what the last model took to make.
-    assert rows[-1]["train_s"] == pytest.approx(done.results[0].summary["train_s"], rel=1e-9)
 
 
 def test_copies_beyond_the_memory_are_dropped_and_counted():

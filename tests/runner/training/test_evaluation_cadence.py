@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from runs import MLP, NAMES, PERIODS, Blobs, config, strategy_class
+from runs import MLP, NAMES, PERIODS, Blobs, config, evaluations, strategy_class
 from torch import Tensor
 
 from daso_bench.runner.communication.link_costs import AlphaBeta
@@ -98,10 +98,6 @@ def run(
         loop=partial(Trainer, observer=watch),
         checkpoints=folder,
     )
-
-
-def evaluations(done: SimulatedRun) -> list[dict[str, Any]]:
-    return [row for row in done.metrics.rows if row["kind"] == "evaluation"]
 
 
 @cache

@@ -127,8 +127,7 @@ def run(mirror: Mirror, folder: Path, loop: type[Trainer] = Trainer, *arguments:
     return loop(context).run()
 
 
-@pytest.mark.parametrize("mode", ["inline", "deferred"])
-@pytest.mark.parametrize("norm", ["none", "batch"])
+@pytest.mark.parametrize(("norm", "mode"), [("none", "inline"), ("batch", "deferred")])
 @pytest.mark.parametrize(("strategy", "keys"), WALKS, ids=IDS)
 def test_a_run_and_its_resume_keep_their_tensors_where_they_belong(
     mirror: Mirror, tmp_path: Path, strategy: str, keys: dict[str, Any], norm: str, mode: str

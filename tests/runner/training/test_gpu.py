@@ -6,16 +6,15 @@ from typing import Any
 
 import pytest
 import torch
+from real_runs import final_model, finished, launch
 from runs import SmallCNN, config
 
 from daso_bench.runner.config import load
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig
 from daso_bench.runner.config.run_config import RunConfig
-from daso_bench.runner.launch import local
 from daso_bench.runner.records.json_lines import read_json
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.simulation.simulated_world import simulate
-from daso_bench.runner.training import checkpoint
 
 pytestmark = [
     pytest.mark.gpu,
@@ -38,13 +37,7 @@ def on_gpu(
     tmp_path: Path, ranks: tuple[int, ...], strategy: str = "ddp", **more: Any
 ) -> tuple[RunConfig, RunDirectory, dict[str, Any]]:
     cfg, directory = made(tmp_path, ranks, strategy, launcher={"share_gpus": len(ranks) > 1}, **more)
-    return cfg, directory, finished(cfg, directory)
-
-
-def finished(cfg: RunConfig, directory: RunDirectory) -> dict[str, Any]:
-    outcome = local.launch(directory, ranks=cfg.cluster.ranks, threads=1, stall_s=60)
-    assert outcome.status == "finished", outcome.details
-    return outcome.summary or {}
+    return cfg, *finished(cfg, directory)
 
 
 @pytest.mark.parametrize(
@@ -63,8 +56,7 @@ def test_one_rank_trains_what_a_cpu_trains(tmp_path: Path, train: dict[str, Any]
     wide = "fp64" if train["precision"] == "fp64" else "fp32"
     cfg = config(ranks=[1], model=SmallCNN(channels=[8, 16]), epochs=3, precision=wide)
     theirs = simulate(cfg, cfg.dataset.load()).contexts[0].replica.model.state_dict()
-    model = checkpoint.read(directory.checkpoints / "final" / "model.pt")["model"]
-    for name, value in model.items():
+    for name, value in final_model(directory).items():
         assert (value - theirs[name]).abs().max() <= tolerance, name
     parts = summary["parts_s"]
     assert parts["compute"] > 0, "events tell how long the device computed"
@@ -81,7 +73,7 @@ def test_ranks_that_share_a_gpu_are_joined_by_gloo(tmp_path: Path, strategy: str
 
 def test_sharing_a_gpu_has_to_be_asked_for(tmp_path: Path):
     cfg, directory = made(tmp_path, (2,))
-    outcome = local.launch(directory, ranks=2, threads=1, stall_s=60)
+    _, outcome = launch(cfg, directory)
     if torch.cuda.device_count() < cfg.cluster.ranks:
         assert (outcome.status, outcome.exit_code) == ("failed", 3)
         assert "launcher.share_gpus=true" in (outcome.reason or "")
@@ -109,12 +101,10 @@ def test_a_run_goes_on_from_a_checkpoint_as_if_it_had_never_stopped(
             tmp_path / name, (1, 1), strategy, keys=keys, launcher=sharing, checkpoint_every_samples=7 * 16
         )
         if name == "cut":
-            broken = local.launch(
-                directory, ranks=2, threads=1, stall_s=60, entry="gloo_entries_gpu:dies_after_9_steps"
-            )
+            _, broken = launch(cfg, directory, entry="gloo_entries_gpu:dies_after_9_steps")
             assert broken.status == "failed"
         finished(cfg, directory)
-        models.append(checkpoint.read(directory.checkpoints / "final" / "model.pt")["model"])
+        models.append(final_model(directory))
     whole, cut = models
     for name, value in whole.items():
         assert torch.allclose(cut[name], value, atol=1e-6), name

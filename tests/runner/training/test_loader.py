@@ -6,12 +6,13 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from real_runs import alive, finished, history
 from runs import Blobs, config
 from torch import Tensor
 
@@ -19,11 +20,7 @@ from daso_bench.datasets.data import Split
 from daso_bench.datasets.pixels import BadImage
 from daso_bench.datasets.sampler import Sampler
 from daso_bench.datasets.transforms import recipe
-from daso_bench.runner.config import load
 from daso_bench.runner.config.run_config import RunConfig
-from daso_bench.runner.launch import local
-from daso_bench.runner.records.json_lines import read_records, surviving
-from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.training.batch_order import BatchOrder, GlobalOrder, IndependentOrder
 from daso_bench.runner.training.loader import Ahead, Loader
 from daso_bench.strategies.progress import Progress
@@ -107,7 +104,7 @@ def test_the_ranks_own_random_numbers_are_left_alone() -> None:
     assert torch.equal(torch.rand(3), expected)
 
 
-class Told:
+class CountedSamples:
     """Samples that note when they are made."""
 
     def __init__(self, made: Any) -> None:
@@ -135,7 +132,7 @@ def settled(value: Any, seconds: float = 0.3) -> int:
 def test_workers_stand_still_while_training_pauses() -> None:
     order, progress = global_order()
     made = multiprocessing.Value("i", 0)
-    with ahead(order, workers=1, data=Told(made)) as loader:
+    with ahead(order, workers=1, data=CountedSamples(made)) as loader:
         steps = walk(order, progress, 12)
         next(steps)
         loader.next(progress)
@@ -146,13 +143,6 @@ def test_workers_stand_still_while_training_pauses() -> None:
         assert settled(made) == 3
         loader.on_train_start()
         assert settled(made) == 4
-
-
-def alive(pid: int) -> bool:
-    with suppress(ProcessLookupError):
-        os.kill(pid, 0)
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
 
 
 def _rank_that_is_killed(pids: Any) -> None:
@@ -225,13 +215,8 @@ def test_a_signal_to_the_whole_group_ends_no_worker(tmp_path: Path) -> None:
         assert all(worker.is_alive() for worker in workers)
 
 
-def history(cfg: RunConfig) -> list[tuple[Any, ...]]:
-    directory = RunDirectory.create(load.to_plain(cfg), cfg.results_dir)
-    workers = cfg.launcher.loader_workers
-    outcome = local.launch(directory, ranks=cfg.cluster.ranks, threads=1, workers=workers, stall_s=60)
-    assert outcome.status == "finished", outcome.details
-    rows = surviving(read_records(directory.metrics).rows)
-    return [(row["samples"], row["loss"], row["train_loss"]) for row in rows if row["kind"] == "evaluation"]
+def trained(cfg: RunConfig) -> list[tuple[Any, ...]]:
+    return history(finished(cfg, workers=cfg.launcher.loader_workers)[0])
 
 
 def test_workers_change_no_bit_of_a_run(tmp_path: Path) -> None:
@@ -240,10 +225,10 @@ def test_workers_change_no_bit_of_a_run(tmp_path: Path) -> None:
     same: dict[str, Any] = {"ranks": [2], "epochs": 3, "checkpoint_every_samples": None}
     plain = config(**same, results=tmp_path / "plain", dataset=blobs)
     workers = config(**same, results=tmp_path / "workers", dataset=blobs, launcher={"loader_workers": 1})
-    result = history(plain)
+    result = trained(plain)
     assert len(result) == 3
     steps = len(plain.dataset.load().train) // plain.train.global_batch_size
     assert steps > 2 * workers.launcher.prefetch_batches
-    assert history(workers) == result
+    assert trained(workers) == result
     unchanged = config(**same, results=tmp_path / "unchanged")
-    assert history(unchanged) != result, "the images were changed"
+    assert trained(unchanged) != result, "the images were changed"

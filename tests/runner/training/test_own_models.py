@@ -6,20 +6,17 @@ from typing import Any
 
 import pytest
 import torch
+from asking import code_of
 from own_models import Lazy, LazyInTraining, Sometimes, TwoTypes
+from real_runs import final_model, finished
 from runs import NAMES, config
 
 from daso_bench.models.spec import InputSpec
-from daso_bench.runner.cli.main import main
-from daso_bench.runner.config import load
 from daso_bench.runner.config.model_building import build, check_build
-from daso_bench.runner.config.run_config import RunConfig
-from daso_bench.runner.launch import local, rank
+from daso_bench.runner.launch import rank
 from daso_bench.runner.records.json_lines import read_records
-from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.simulation import timing_only
 from daso_bench.runner.simulation.simulated_world import simulate
-from daso_bench.runner.training import checkpoint
 from daso_bench.strategies.errors import ConfigError
 
 SPEC = InputSpec(1, 4, 4, 4)
@@ -36,14 +33,6 @@ def steady(rank: int, samples: int) -> int:
     return 1_000_000
 
 
-def trained(cfg: RunConfig) -> tuple[RunDirectory, dict[str, torch.Tensor]]:
-    """The run's directory and final model, by real processes."""
-    directory = RunDirectory.create(load.to_plain(cfg), cfg.results_dir)
-    outcome = local.launch(directory, ranks=cfg.cluster.ranks, threads=1, stall_s=60)
-    assert outcome.status == "finished", outcome.details
-    return directory, checkpoint.read(directory.checkpoints / "final" / "model.pt")["model"]
-
-
 def assert_equal(
     model: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor], tolerance: float
 ) -> None:
@@ -56,7 +45,7 @@ def assert_equal(
 @pytest.mark.parametrize("strategy", ["ddp", "daso", "local_sgd"])
 def test_real_ranks_train_the_model_of_virtual_time(tmp_path: Path, strategy: str, model: Any):
     cfg = config(strategy, keys=KEYS.get(strategy), model=model, ranks=[1, 1], results=tmp_path)
-    _, final = trained(cfg)
+    final = final_model(finished(cfg)[0])
     virtual = dict(simulate(cfg, cfg.dataset.load()).contexts[0].replica.model.named_parameters())
     assert_equal({name: final[name] for name in virtual}, virtual, 1e-6)
 
@@ -87,7 +76,7 @@ def test_lazy_layers_have_a_clock_and_are_judged_from_a_checkpoint(tmp_path: Pat
     assert timing_only.profile_of(cfg, SPEC) == timing_only.profile_of(
         config("ddp", model=Lazy(eager=True)), SPEC
     )
-    directory, _ = trained(cfg)
+    directory, _ = finished(cfg)
     last = [row for row in read_records(directory.metrics).rows if row["kind"] == "evaluation"][-1]
     assert rank.evaluate(directory.path)["correct"] == last["correct"]
 
@@ -128,15 +117,11 @@ def test_models_are_found_as_plug_ins(plug_in: list[str], model: str, launcher: 
     words = [f"launcher={launcher}", f"cluster={cluster}", "cluster.nodes=1", "cluster.ranks_per_node=2"]
     # The operations of a model that looks at its numbers cannot be counted.
     words += ["cluster.device.tflops=null", "cluster.device.samples_per_second=1000"] * (launcher != "local")
-    with pytest.raises(SystemExit) as caught:
-        main([*plug_in, *words, f"model={model}", "strategy=ddp"])
-    assert caught.value.code == 0
+    assert code_of(*plug_in, *words, f"model={model}", "strategy=ddp") == 0
 
 
 def test_two_types_are_refused_before_any_process(plug_in: list[str], capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(SystemExit) as caught:
-        main([*plug_in, "model=two_types", "cluster.ranks_per_node=2"])
-    assert caught.value.code == 2
+    assert code_of(*plug_in, "model=two_types", "cluster.ranks_per_node=2") == 2
     assert "model=two_types: its parameters have 2 floating types" in capsys.readouterr().err
     assert not list(Path("results").rglob("run_dir"))
     assert not list(Path("results").rglob("logs"))

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from real_runs import finished, launch, same_model
 from runs import Blobs, Dies, Raises, config, dies_after
 from torch import Tensor
 
@@ -16,9 +17,8 @@ from daso_bench.datasets.stream_seeds import stream_seed
 from daso_bench.runner.config import load
 from daso_bench.runner.config.reader_config import Block, ChunkedShuffle, NodeBatch, PackedReader, Strided
 from daso_bench.runner.config.run_config import RunConfig
-from daso_bench.runner.launch import local
 from daso_bench.runner.records.json_lines import read_json, read_records
-from daso_bench.runner.records.run_directory import Outcome, RunDirectory
+from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.simulation import simulated_world
 from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.runner.training import checkpoint
@@ -54,17 +54,6 @@ def with_reader(cfg: RunConfig, reader: PackedReader, folder: Path) -> RunConfig
     return replace(cfg, reader=reader)
 
 
-def launched(cfg: RunConfig, again: RunDirectory | None = None) -> tuple[RunDirectory, Outcome]:
-    directory = again or RunDirectory.create(load.to_plain(cfg), cfg.results_dir)
-    if again is not None:
-        again.renew(load.to_plain(cfg))
-    return directory, local.launch(directory, ranks=cfg.cluster.ranks, threads=1, stall_s=60)
-
-
-def weights(directory: RunDirectory) -> dict[str, Tensor]:
-    return checkpoint.read(directory.path / "checkpoints" / checkpoint.FINAL / checkpoint.MODEL)["model"]
-
-
 def assert_equal(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
@@ -72,16 +61,14 @@ def assert_equal(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
 
 def test_processes_that_read_sequential_order_learn_what_processes_learn_by_index(tmp_path: Path) -> None:
     plain = config(ranks=[2, 1], results=tmp_path / "plain", epochs=1)
-    directory, outcome = launched(plain)
-    assert outcome.status == "finished", outcome.details
+    directory, _ = finished(plain)
     reading = with_reader(
         config(ranks=[2, 1], results=tmp_path / "reading", epochs=1, dataset=InOrder()),
         NodeBatch(shuffle_seed=None, cold=True),
         tmp_path,
     )
-    read, outcome = launched(reading)
-    assert outcome.status == "finished", outcome.details
-    assert_equal(weights(read), weights(directory))
+    read, _ = finished(reading)
+    assert same_model(read, directory)
     _assert_recorded(read)
 
 
@@ -140,14 +127,13 @@ def test_processes_that_share_a_reader_go_on_inside_an_epoch(tmp_path: Path, rea
         )
         return with_reader(cfg, reader, tmp_path)
 
-    whole, outcome = launched(run(fails_on=99))
-    assert outcome.status == "finished", outcome.details
-    cut, outcome = launched(run(fails_on=1))
+    whole, _ = finished(run(fails_on=99))
+    cut, outcome = launch(run(fails_on=1))
     assert "this model does not like me" in str(outcome.reason)
     assert [path.name for path in checkpoint.complete(cut.path / "checkpoints")] == ["step_0000000007"]
-    _, outcome = launched(run(fails_on=1), again=cut)
-    assert outcome.status == "finished", outcome.details
-    assert_equal(weights(cut), weights(whole))
+    cut.renew(load.to_plain(run(fails_on=1)))
+    finished(run(fails_on=1), cut)
+    assert same_model(cut, whole)
 
 
 def test_in_virtual_time_a_reader_gives_the_order_and_reads_nothing(tmp_path: Path) -> None:
@@ -168,7 +154,7 @@ def test_a_damaged_record_ends_the_run_with_its_name_on_all_ranks(tmp_path: Path
     content = bytearray(path.read_bytes())
     content[64 * 50] ^= 1
     path.write_bytes(content)
-    directory, outcome = launched(cfg)
+    directory, outcome = launch(cfg)
     assert outcome.status == "failed"
     sentence = "record 50, byte 3200: checksum is wrong; make the file again"
     assert sentence in str(outcome.reason)

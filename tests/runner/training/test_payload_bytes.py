@@ -95,5 +95,5 @@ def test_a_resumed_run_counts_the_bytes_of_the_line_that_survived(tmp_path: Path
     resumed = simulate(cfg, data, checkpoints=tmp_path / "broken", attempt=2)
     assert resumed.metrics.rows[0]["step"] == 8, "steps 9 to 14 are done twice"
     # Ranks begin in any order, but their rows lie at the same steps: which goes with which is no matter.
-    files = [before + own.rows for before, own in zip(broken, resumed.rank_rows, strict=True)]
-    assert surviving_sums(files) == surviving_sums([own.rows for own in whole.rank_rows])
+    files = [before + after.rows for before, after in zip(broken, resumed.rank_rows, strict=True)]
+    assert surviving_sums(files) == surviving_sums([kept.rows for kept in whole.rank_rows])

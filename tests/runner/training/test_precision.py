@@ -6,14 +6,12 @@ from typing import Any
 import pytest
 import torch
 from exploding import Exploding, Marked
-from runs import Dies, SmallCNN, config, dies_after
+from real_runs import final_model, finished, launch
+from runs import Dies, SmallCNN, config, dies_after, evaluations
 from torch import nn
 
 from daso_bench.runner.communication import gpus
-from daso_bench.runner.config import load
 from daso_bench.runner.config.run_config import RunConfig
-from daso_bench.runner.launch import local
-from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
 from daso_bench.runner.training import checkpoint
 from daso_bench.runner.training.precision import LossScaler, outputs_of
@@ -29,10 +27,8 @@ def virtual(cfg: RunConfig, **more: Any) -> SimulatedRun:
 
 
 def real(cfg: RunConfig) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    directory = RunDirectory.create(load.to_plain(cfg), cfg.results_dir)
-    outcome = local.launch(directory, ranks=cfg.cluster.ranks, threads=1, stall_s=60)
-    assert outcome.status == "finished", outcome.details
-    return outcome.summary or {}, checkpoint.read(directory.checkpoints / "final" / "model.pt")["model"]
+    directory, summary = finished(cfg)
+    return summary, final_model(directory)
 
 
 def flat(done: SimulatedRun) -> torch.Tensor:
@@ -71,7 +67,7 @@ def test_bf16_stays_near_fp32_for_an_epoch_and_is_not_it(strategy: str):
         flat(runs[0])
     )
     assert 1e-6 < distance < 0.02
-    losses = [[row["loss"] for row in done.metrics.rows if row["kind"] == "evaluation"][-1] for done in runs]
+    losses = [evaluations(done)[-1]["loss"] for done in runs]
     assert losses[0] != losses[1]
     assert losses[0] == pytest.approx(losses[1], rel=0.05)
 
@@ -158,11 +154,7 @@ def test_a_run_whose_gradients_overflow_without_a_scale_ends_as_diverged(tmp_pat
         epochs=5,
         precision="fp16",
     )
-    if world == "virtual":
-        result = virtual(cfg).results[0]
-    else:
-        directory = RunDirectory.create(load.to_plain(cfg), tmp_path)
-        result = local.launch(directory, ranks=2, threads=1, stall_s=60)
+    result = virtual(cfg).results[0] if world == "virtual" else launch(cfg)[1]
     assert result.status == "diverged", result
     assert "gradients overflow in float16 with the loss as it is (found at step 18)" in (result.reason or "")
     summary = result.summary or {}
@@ -188,14 +180,6 @@ def test_a_first_step_that_is_left_out_leaves_no_momentum():
     for _ in range(20):  # memory that nobody filled is 0 by chance
         torch.full((64,), 1e9)
         assert torch.equal(stepped([float("inf"), 0.5, 0.25])[0], stepped([0.5, 0.25])[0])
-
-
-def test_the_scale_grows_after_steps_that_were_not_left_out():
-    assert stepped([0.5] * 3, growth_interval=4)[1].summary() == {"scale": 2.0**16, "skipped_steps": 0}
-    assert stepped([0.5] * 4, growth_interval=4)[1].summary() == {"scale": 2.0**17, "skipped_steps": 0}
-    halved = stepped([0.5, float("nan"), *[0.5] * 3], growth_interval=4)[1]
-    assert halved.summary() == {"scale": 2.0**15, "skipped_steps": 1}
-    assert LossScaler("cpu").get_growth_interval() == 2000
 
 
 # ------------------------------------------------------------------ refusals

@@ -7,16 +7,14 @@ from typing import Any
 import pytest
 import torch
 from gpu_runs import Arm, arms, run_of
+from real_runs import final_model, finished
 from runs import NAMES, SmallCNN, config
 
-from daso_bench.runner.config import load
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig
 from daso_bench.runner.config.run_config import RunConfig
-from daso_bench.runner.launch import local
 from daso_bench.runner.records.json_lines import read_json
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.simulation.simulated_world import simulate
-from daso_bench.runner.training import checkpoint
 
 pytestmark = [
     pytest.mark.gpu,
@@ -33,13 +31,11 @@ def over_nccl(cfg: RunConfig, tmp_path: Path, nodes: tuple[int, ...]) -> tuple[R
     """The directory and the summary of a run that finished on as many GPUs."""
     device = DeviceConfig(kind=("cuda",))
     cfg = replace(cfg, cluster=ClusterConfig(nodes=len(nodes), ranks_per_node=nodes, device=device))
-    directory = RunDirectory.create(load.to_plain(cfg), tmp_path)
-    outcome = local.launch(directory, ranks=sum(nodes), threads=1, stall_s=60)
-    assert outcome.status == "finished", outcome.details
+    directory, summary = finished(replace(cfg, results_dir=tmp_path))
     environment = read_json(directory.path / "environment.json")
     assert environment["backend"] == "nccl"
     assert len({row["device"] for row in environment["ranks"]}) == sum(nodes), "a GPU of its own for each"
-    return directory, outcome.summary
+    return directory, summary
 
 
 @pytest.mark.parametrize("nodes", NODES)
@@ -48,8 +44,7 @@ def test_sums_over_nccl_train_what_a_cpu_trains(tmp_path: Path, strategy: str, n
     cfg = config(strategy, ranks=list(nodes), model=SmallCNN(channels=[8, 16]), epochs=3, results=tmp_path)
     directory, summary = over_nccl(cfg, tmp_path, nodes)
     theirs = simulate(cfg, cfg.dataset.load()).contexts[0].replica.model.state_dict()
-    model = checkpoint.read(directory.checkpoints / "final" / "model.pt")["model"]
-    for name, value in model.items():
+    for name, value in final_model(directory).items():
         assert (value - theirs[name]).abs().max() <= 1e-4, name
     parts = summary["parts_s"]
     assert parts["compute"] > 0, "events tell how long the devices computed"
