@@ -115,8 +115,8 @@ class Classification(Task):
 
     def numbers(self, counts: Tensor, samples: int) -> dict[str, Any]:
         accuracy, *top5 = (counts.double() / samples).tolist() if samples else [math.nan] * len(counts)
-        found = {"accuracy": accuracy, "correct": int(counts[0]), "count": samples}
-        return found | ({"top5": top5[0]} if top5 else {})
+        fields = {"accuracy": accuracy, "correct": int(counts[0]), "count": samples}
+        return fields | ({"top5": top5[0]} if top5 else {})
 
     def noise(self, samples: int, height: int, width: int) -> Tensor:
         return torch.arange(samples) % self.classes

@@ -4,7 +4,7 @@
 downloads only with dataset.download=true.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -43,11 +43,11 @@ def prepare(words: Sequence[str], *, config_dir: Path | None, cwd: Path) -> int:
     dataset, reader = dataset_of(composed, cwd), reader_of(composed, cwd)
     dataset = dataset.downloading()
     try:
-        _prepare(dataset, console)
+        about = _prepare(dataset, console)
     except ConfigError as error:
         _say_all_bad(console, error.__cause__)
         raise
-    for line in about_lines(dataset):
+    for line in about_lines(about):
         say(console, line)
     if isinstance(reader, PackedReader):
         say(console, _pack(dataset, reader, console))
@@ -129,8 +129,7 @@ class Preparation:
         return about
 
     def _get_ready(self, dataset: Dataset) -> None:
-        _prepare(dataset, self._console)
-        for line in about_lines(dataset, named=SHOWN):
+        for line in about_lines(_prepare(dataset, self._console), named=SHOWN):
             say(self._console, f"  {line}")
 
     def _once(self, name: str, look: Callable[[], Any]) -> Any:
@@ -146,12 +145,11 @@ class Preparation:
         return result
 
 
-def about_lines(dataset: Dataset, named: int | None = None) -> list[str]:
-    """Sentences that describe a prepared data set; none for one without files.
+def about_lines(about: Mapping[str, Any] | None, named: int | None = None) -> list[str]:
+    """Sentences that describe a prepared data set, which is `about`; none for one without files.
 
     named: of the files left out, how many are named one by one; None: all.
     """
-    about = dataset.about()
     if about is None:
         return []
     samples, held_out = about["samples"], about["held_out"]
@@ -189,9 +187,11 @@ def files_bar(console: Console, what: str) -> Iterator[Tell]:
         bar.stop()
 
 
-def _prepare(dataset: Dataset, console: Console) -> None:
+def _prepare(dataset: Dataset, console: Console) -> Mapping[str, Any] | None:
+    """Prepare the data set; returns its description, None for one without files."""
     with data_errors(dataset), files_bar(console, "looking at files") as tell:
         dataset.prepare(tell)
+    return dataset.about()
 
 
 def loaded_input_spec(dataset: Dataset) -> InputSpec:

@@ -165,7 +165,8 @@ def write_study(
     first = arms[0].config.study
     same_groups = [group for group in GROUPS[1:] if len({arm.choices[group] for arm in arms}) == 1]
     common_values, arm_words = _split(arms, same_groups)
-    rows = {arm.name: arm_words[arm.name] + _role_words(arm) for arm in arms}
+    roles = {arm.name: {"study.role": arm.role} if arm.role else {} for arm in arms}
+    rows = {arm.name: arm_words[arm.name] + _words(roles[arm.name]) for arm in arms}
     keys = list(study_keys.values())
     common_keys = {key: v for key, v in keys[0].items() if all(of_arm[key] == v for of_arm in keys)}
     for arm in arms:
@@ -257,10 +258,6 @@ def _split(
         for arm in arms
     }
     return common, words
-
-
-def _role_words(arm: StudyArm) -> list[str]:
-    return _words({"study.role": arm.role} if arm.role else {})
 
 
 def _words(values: Mapping[str, Any]) -> list[str]:

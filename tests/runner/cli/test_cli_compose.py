@@ -36,8 +36,8 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def one(*words: str, config_dir: Path | None = None) -> Request:
-    (found,) = compose(words, sweep=False, config_dir=config_dir)
-    return found
+    (request,) = compose(words, sweep=False, config_dir=config_dir)
+    return request
 
 
 def refusal(*words: str, config_dir: Path | None = None) -> str:
@@ -64,31 +64,31 @@ def test_a_bare_run_has_the_documented_defaults_and_leaves_nothing_behind(elsewh
 
 
 def test_a_sweep_is_the_grid_and_leaves_nothing_behind(elsewhere: Path) -> None:
-    found = compose(["optimizer=sgd,adamw", "seed=0,1", "run.tag=x,1e3", "train.epochs=3"], sweep=True)
+    jobs = compose(["optimizer=sgd,adamw", "seed=0,1", "run.tag=x,1e3", "train.epochs=3"], sweep=True)
     rows = [
         (job.composed.optimizer._target_.rpartition(".")[2], job.composed.seed, job.composed.run.tag)
-        for job in found
+        for job in jobs
         if job.composed
     ]
     assert rows == [(o, s, t) for o in ("SGD", "AdamW") for s in (0, 1) for t in ("x", "1e3")]
-    assert {job.composed.train.epochs for job in found if job.composed} == {3}
-    assert found[0].words == ("optimizer=sgd", "seed=0", "run.tag='x'", "train.epochs=3")
+    assert {job.composed.train.epochs for job in jobs if job.composed} == {3}
+    assert jobs[0].words == ("optimizer=sgd", "seed=0", "run.tag='x'", "train.epochs=3")
     assert list(elsewhere.iterdir()) == []
 
 
 def test_a_job_that_does_not_compose_stops_no_other() -> None:
-    found = compose(["strategy=ddp,nosuch", "seed=1,2"], sweep=True)
-    assert [job.composed is not None for job in found] == [True, True, False, False]
-    assert str(found[2].error).startswith("strategy=nosuch: unknown; known: ")
-    assert found[3].words == ("strategy=nosuch", "seed=2")
+    jobs = compose(["strategy=ddp,nosuch", "seed=1,2"], sweep=True)
+    assert [job.composed is not None for job in jobs] == [True, True, False, False]
+    assert str(jobs[2].error).startswith("strategy=nosuch: unknown; known: ")
+    assert jobs[3].words == ("strategy=nosuch", "seed=2")
 
 
 def test_a_key_that_only_the_swept_strategies_have_is_no_error(own: Path) -> None:
-    found = compose(["strategy=one,two", "strategy.period=8"], sweep=True, config_dir=own)
-    assert [job.composed.strategy.period for job in found if job.composed] == [8, 8]
-    found = compose(["strategy=one,ddp", "strategy.period=8"], sweep=True, config_dir=own)
-    assert found[0].composed is not None
-    error = str(found[1].error)
+    jobs = compose(["strategy=one,two", "strategy.period=8"], sweep=True, config_dir=own)
+    assert [job.composed.strategy.period for job in jobs if job.composed] == [8, 8]
+    jobs = compose(["strategy=one,ddp", "strategy.period=8"], sweep=True, config_dir=own)
+    assert jobs[0].composed is not None
+    error = str(jobs[1].error)
     assert error.startswith("strategy.period: unknown key")
     assert "strategy.algorithm" in error
     assert error.endswith("(strategy=ddp)")
@@ -116,15 +116,15 @@ def test_a_file_that_is_no_yaml_is_one_sentence_that_names_it(
 
 
 def test_a_study_is_its_sweep_and_the_command_line_wins(own: Path) -> None:
-    found = compose(["+study=mine"], sweep=True, config_dir=own)
-    assert [(job.composed.study.name, job.composed.seed) for job in found if job.composed] == [
+    jobs = compose(["+study=mine"], sweep=True, config_dir=own)
+    assert [(job.composed.study.name, job.composed.seed) for job in jobs if job.composed] == [
         ("mine", 1),
         ("mine", 2),
         ("mine", 1),
         ("mine", 2),
     ]
-    found = compose(["+study=mine", "seed=7", "study.name=other"], sweep=True, config_dir=own)
-    assert [(job.composed.study.name, job.composed.seed) for job in found if job.composed] == [
+    jobs = compose(["+study=mine", "seed=7", "study.name=other"], sweep=True, config_dir=own)
+    assert [(job.composed.study.name, job.composed.seed) for job in jobs if job.composed] == [
         ("other", 7)
     ] * 2
 
@@ -185,14 +185,14 @@ def sets(own: Path) -> Path:
 
 
 def labelled(*words: str, config_dir: Path) -> list[tuple[int, str, str, str, float]]:
-    found = []
+    rows = []
     for job in compose(["+study=sets", *words], sweep=True, config_dir=config_dir):
         cfg = job.composed
         assert cfg is not None, job.error
         strategy = cfg.strategy._target_.rpartition(".")[2]
         latency = cfg.cluster.links.inter.latency_us if "links" in cfg.cluster else 0
-        found.append((cfg.seed, strategy, cfg.study.arm, cfg.study.assumption, latency))
-    return found
+        rows.append((cfg.seed, strategy, cfg.study.arm, cfg.study.assumption, latency))
+    return rows
 
 
 def test_a_study_has_named_points_and_one_without_assumption(sets: Path) -> None:

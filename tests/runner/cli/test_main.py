@@ -207,16 +207,6 @@ def test_a_machine_that_cannot_is_exit_code_3(machine: Machine, capsys: pytest.C
     assert capsys.readouterr().err == "daso-bench: launcher.port=80: taken\n"
 
 
-def test_the_same_run_is_not_run_twice_but_a_repeat_is(
-    machine: Machine, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert code_of("seed=1") == 0
-    assert code_of("seed=1", "run.tag=other") == 2
-    assert "is finished already" in capsys.readouterr().err
-    assert code_of("seed=1", "run.repeat=1") == 0
-    assert machine.launched == ["ddp s1", "ddp s1"]
-
-
 def test_a_failed_run_is_resumed_and_a_finished_one_is_not(
     machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,9 +10,9 @@ from daso_bench.runner.studies.overview import states
 
 def test_every_yaml_file_says_what_it_is() -> None:
     for group in groups.GROUPS:
-        found = groups.entries(group)
-        assert found, group
-        for name, description in found.items():
+        entries = groups.entries(group)
+        assert entries, group
+        for name, description in entries.items():
             assert len(description) > 5, f"{group}/{name} has no comment in its first line"
 
 
@@ -35,10 +35,10 @@ def test_a_folder_of_ones_own_comes_first(tmp_path: Path) -> None:
         "# @package _global_\n#\n# of my own\n_target_: a.B\nx: 1\n"
     )
     (tmp_path / "strategy" / "bare.yaml").write_text("x: 1\n")
-    found = groups.entries("strategy", [tmp_path])
-    assert found["mine"] == "of my own"
-    assert found["bare"] == ""
-    assert "ddp" in found
+    entries = groups.entries("strategy", [tmp_path])
+    assert entries["mine"] == "of my own"
+    assert entries["bare"] == ""
+    assert "ddp" in entries
     assert groups.keys("strategy", "mine", [tmp_path]) == ["x"]
     assert groups.keys("strategy", "nosuch", [tmp_path]) == []
 

@@ -17,9 +17,7 @@ DAY_MIN = 24 * 60
     ("words", "message"),
     [
         (["launcher.hint=nomultithread"], "launcher.hint: unknown key"),
-        (["launcher.gpus=2"], "launcher.gpus: unknown key"),
         (["+launcher.gpus=2"], "launcher.gpus: unknown key"),
-        (["launcher.slurm_partition=gpu"], "launcher.slurm_partition: unknown key"),
         (["launcher.timeline=true"], "launcher.timeline: unknown key"),  # a key of launcher=simulated
         (["+launcher.timing_only=true"], "launcher.timing_only=true: needs virtual time"),
     ],

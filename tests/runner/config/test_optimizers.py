@@ -56,9 +56,9 @@ def test_bad_values_are_refused(make: Callable[[], Any], message: str) -> None:
 
 @pytest.mark.parametrize(("group", "module"), [("optimizer", optimizers), ("schedule", schedules)])
 def test_yaml_shows_every_field_with_its_default(group: str, module: Any) -> None:
-    found = groups.entries(group)
-    assert len(found) >= 2
-    for name in found:
+    names = groups.entries(group)
+    assert len(names) >= 2
+    for name in names:
         shown = yaml.safe_load((groups.CONF / group / f"{name}.yaml").read_text())
         kind = getattr(module, shown.pop("_target_").rpartition(".")[2])
         fields = {field.name: field.default for field in dataclasses.fields(kind)}

@@ -36,27 +36,27 @@ def test_crossing_by_hand() -> None:
 
 
 def test_crossing_at_the_first_evaluation_scores_its_stamp() -> None:
-    found = crossing(evaluations(0.8, 0.9), 0.75)
-    assert found is not None
-    assert (found.at_first, found.scored_s, found.scored_samples) == (True, 90.0, 1000)
+    crossed = crossing(evaluations(0.8, 0.9), 0.75)
+    assert crossed is not None
+    assert (crossed.at_first, crossed.scored_s, crossed.scored_samples) == (True, 90.0, 1000)
 
 
 def test_a_model_that_took_long_to_make_does_not_turn_the_interval_of_a_crossing_round() -> None:
     """T_train of an evaluation holds the making of its own model alone: its stamp may be the earlier one."""
     rows = evaluations(0.6, 0.76)
     rows[0]["train_s"] = rows[1]["train_s"] + 4.0
-    found = crossing(rows, 0.75)
-    assert found is not None
-    assert (found.after_s, found.stamp_s, found.scored_s) == (180.0, 180.0, pytest.approx(180.0))
+    crossed = crossing(rows, 0.75)
+    assert crossed is not None
+    assert (crossed.after_s, crossed.stamp_s, crossed.scored_s) == (180.0, 180.0, pytest.approx(180.0))
 
 
 def test_nan_never_crosses_and_is_never_best() -> None:
     for accuracies in ((math.nan, 0.6, 0.7), (0.6, math.nan, 0.7), (0.6, 0.7, math.nan)):
         rows = evaluations(*accuracies)
         assert crossing(rows, 0.75) is None
-        found = best(rows)
-        assert found is not None
-        assert found["accuracy"] == 0.7
+        best_row = best(rows)
+        assert best_row is not None
+        assert best_row["accuracy"] == 0.7
 
 
 def test_target_is_a_number_right() -> None:
@@ -74,7 +74,7 @@ def test_a_loss_must_be_at_most_the_target() -> None:
     rows = [
         {"train_s": 10.0 * n, "samples": n, "loss": loss} for n, loss in enumerate((2.0, math.nan, 0.4), 1)
     ]
-    found = crossing(rows, 0.5, metric="loss")
-    assert found is not None
-    assert (found.index, found.after_s, found.stamp_s) == (2, 20.0, 30.0)
+    crossed = crossing(rows, 0.5, metric="loss")
+    assert crossed is not None
+    assert (crossed.index, crossed.after_s, crossed.stamp_s) == (2, 20.0, 30.0)
     assert crossing(rows, 0.3, metric="loss") is None

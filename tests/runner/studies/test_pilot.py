@@ -37,35 +37,50 @@ def test_the_baseline_is_the_arm_that_the_study_names_else_the_first_with_ddp(tm
 
 
 @pytest.mark.parametrize(
-    ("derive", "first", "suffix"), [(pilots, PILOT, "_pilot"), (scored, REFERENCE, "_reference")]
+    ("derive", "first", "suffix", "judged", "phases"),
+    [
+        # Curves at the same marks can be averaged.
+        (pilots, PILOT, "_pilot", ("validation", None), 1),
+        (scored, REFERENCE, "_reference", ("test", 0.95), 10),
+    ],
+    ids=["pilots", "references"],
 )
 def test_they_are_the_baseline_for_its_whole_schedule_with_seeds_and_a_study_of_their_own(
-    derive: Callable[[RunConfig, int], list[RunConfig]], first: int, suffix: str, tmp_path: Path
+    derive: Callable[[RunConfig, int], list[RunConfig]],
+    first: int,
+    suffix: str,
+    judged: tuple[str, float | None],
+    phases: int,
+    tmp_path: Path,
 ):
     words = ("study.arm=ddp by nodes", "seed=4", "train.max_seconds=3", "train.stop=confirmed")
     base = baseline_of(requests(tmp_path, *words))
-    found = derive(base, 10)
-    assert [run.seed for run in found] == [first + number for number in range(10)]
-    for run in found:
+    runs = derive(base, 10)
+    assert [run.seed for run in runs] == [first + number for number in range(10)]
+    assert len({run.train.eval_phase for run in runs}) == phases
+    for run in runs:
+        assert (run.train.eval_split, run.train.target) == judged
         assert (run.train.stop, run.train.max_seconds, run.train.epochs) == ("budget", None, 8)
         assert (run.study.name, run.study.arm) == (f"mission{suffix}", "ddp by nodes")
         assert (run.strategy, run.optimizer, run.cluster) == (base.strategy, base.optimizer, base.cluster)
 
 
-@KINDS
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["--runs", "9"], "--runs 9: must be 10 or more"),
-        (["launcher=slurm", "cluster=laptop"], "launcher=slurm: {what} are waited for"),
+        (["--reference", "--runs", "9"], "--runs 9: must be 10 or more"),
+        (["launcher=slurm", "cluster=laptop"], "launcher=slurm: pilots are waited for"),
+        (["launcher=slurm", "cluster=laptop", "--reference"], "launcher=slurm: references are waited for"),
+        (["--reference", "train.target=null"], "train.target=null: a reference is the number of samples"),
+        (["--output", "mine"], "--output mine: belongs to --reference"),
     ],
 )
-def test_what_cannot_be_waited_for_or_is_too_few_is_refused(
-    kind: tuple[str, ...], words: list[str], said: str, here: Path, capsys: pytest.CaptureFixture[str]
+def test_what_cannot_be_waited_for_or_tells_too_little_is_refused(
+    words: list[str], said: str, here: Path, capsys: pytest.CaptureFixture[str]
 ):
-    assert code_of("pilot", "+study=mission", *ONE_ARM, *kind, *words) == WRONG_REQUEST
-    what = "references" if kind else "pilots"
-    assert said.format(what=what) in " ".join(capsys.readouterr().err.split())
+    assert code_of("pilot", "+study=mission", *ONE_ARM, *words) == WRONG_REQUEST
+    assert said in " ".join(capsys.readouterr().err.split())
 
 
 @KINDS
@@ -154,13 +169,6 @@ def test_too_little_sets_no_target(curves: list[tuple[float, ...]], said: str):
         choose(curves, [1.0] * len(curves), MANY, MANY)
 
 
-def test_pilots_see_the_validation_split_alone_and_aim_at_nothing(tmp_path: Path):
-    base = baseline_of(requests(tmp_path, "study.arm=ddp by nodes", "seed=4"))
-    found = pilots(base, 10)
-    assert {(run.train.eval_split, run.train.target) for run in found} == {("validation", None)}
-    assert len({run.train.eval_phase for run in found}) == 1, "curves at the same marks can be averaged"
-
-
 def test_the_command_runs_them_and_says_what_to_type(here: Path, capsys: pytest.CaptureFixture[str]):
     words = ["+study=mission", "train.epochs=1", "cluster.nodes=2", "cluster.ranks_per_node=1"]
     code = code_of("pilot", *words)
@@ -191,17 +199,3 @@ def test_the_command_stores_what_later_runs_are_held_against(here: Path, capsys:
     assert all(match(run.config, [found]) is found for run in runs)
     crossed = [run.crossing.scored_samples if run.crossing else run.samples for run in runs]
     assert sorted(found.samples) == pytest.approx(sorted(value for value in crossed if value))
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--reference", "train.target=null"], "train.target=null: a reference is the number of samples"),
-        (["--output", "mine"], "--output mine: belongs to --reference"),
-    ],
-)
-def test_what_a_reference_cannot_be_made_of_is_refused(
-    words: list[str], said: str, here: Path, capsys: pytest.CaptureFixture[str]
-):
-    assert code_of("pilot", "+study=mission", "seed=0", *words) == 2
-    assert said in " ".join(capsys.readouterr().err.split())

@@ -1,5 +1,6 @@
 """The studies that end in an answer: they compose, are planned as the method wants, and run to a report."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +48,12 @@ def test_a_study_has_its_arms_with_the_same_seeds_and_cadence(study: str, tmp_pa
     assert len({run.train.global_batch_size for run in runs}) == 1
     repetitions = {(run.seed % 1000, run.train.eval_phase) for run in runs}
     assert len(repetitions) == seeds, "all arms of a repetition are evaluated at the same marks"
+    if study in PAPERS:
+        check_verdict(runs)
 
 
-@pytest.mark.parametrize("study", PAPERS)
-def test_a_study_of_a_paper_has_what_a_verdict_needs(study: str, tmp_path: Path):
-    runs = planned(study, cwd=tmp_path)
+def check_verdict(runs: Sequence[RunConfig]) -> None:
+    """The study of a paper has what a verdict needs: a baseline, second ones equal to it, and a placebo."""
     assert {run.study.role for run in runs} == {"", "same_seeds", "fresh_seeds", "placebo"}
     (baseline,) = {run.study.baseline for run in runs}
     ordinary = {run.study.arm for run in runs if not run.study.role}

@@ -21,7 +21,7 @@ def arms(words: Sequence[str], cwd: Path, config_dir: Path | None = None) -> lis
 
 
 def written(
-    found: Sequence[StudyArm],
+    study_arms: Sequence[StudyArm],
     cwd: Path,
     *,
     baseline: str = "ddp flat",
@@ -29,11 +29,11 @@ def written(
     config_dir: Path | None = None,
 ) -> dict[str, RunConfig]:
     """The runs of the new study with its first seed, by the name of their arm."""
-    searched = [arm.name for arm in found if not arm.role]
+    searched = [arm.name for arm in study_arms if not arm.role]
     by_arm = dict.fromkeys(searched, settings), dict.fromkeys(searched, TOLD)
     folder = cwd / "made"
-    write_study(folder, found, *by_arm, seeds=[5, 6], baseline=baseline, config_dir=config_dir)
-    name = f"{found[0].config.study.name}_tuned"
+    write_study(folder, study_arms, *by_arm, seeds=[5, 6], baseline=baseline, config_dir=config_dir)
+    name = f"{study_arms[0].config.study.name}_tuned"
     asked = requests([f"+study={name}"], sweep=True, cwd=cwd, config_dir=folder)
     assert [str(request.error) for request in asked if request.error is not None] == []
     runs = [request.config for request in asked if request.config is not None]
@@ -51,11 +51,11 @@ MISSION = (
 
 
 def test_every_arm_stands_in_it_as_it_was_composed_and_once_more_with_tuned_settings(tmp_path: Path):
-    found = arms(MISSION, tmp_path)
-    assert len(found) == 11
-    runs = written(found, tmp_path)
+    study_arms = arms(MISSION, tmp_path)
+    assert len(study_arms) == 11
+    runs = written(study_arms, tmp_path)
     assert len(runs) == 11 + 8 + 3
-    for arm in found:
+    for arm in study_arms:
         assert runs[arm.name].arm_id == arm.config.arm_id, arm.name
         assert runs[arm.name].study.tuned == ""
         assert runs[arm.name].study.baseline == "ddp by nodes"
@@ -104,12 +104,12 @@ def test_an_arm_whose_default_wins_has_runs_of_its_own(tmp_path: Path):
 
 def test_arms_of_a_study_without_names_are_called_by_their_strategy_and_what_sets_them_apart(tmp_path: Path):
     words = ["+study=quick", "strategy=ddp,daso", "strategy.bucket_mib=5,10", "seed=0"]
-    found = arms(words, tmp_path)
-    assert [arm.name for arm in found] == [
+    study_arms = arms(words, tmp_path)
+    assert [arm.name for arm in study_arms] == [
         *("ddp bucket_mib=5", "ddp bucket_mib=10", "daso bucket_mib=5", "daso bucket_mib=10")
     ]
-    runs = written(found, tmp_path, baseline=found[0].name)
-    for arm in found:
+    runs = written(study_arms, tmp_path, baseline=study_arms[0].name)
+    for arm in study_arms:
         assert runs[arm.name].arm_id == arm.config.arm_id
 
 
@@ -127,9 +127,9 @@ def test_files_of_the_users_own_folder_go_along(tmp_path: Path):
     for place in ("convergence", "claims"):
         (mine / place).mkdir()
         (mine / place / "own.yaml").write_text("[]")
-    found = arms(["+study=own"], tmp_path, mine)
-    assert [arm.name for arm in found] == ["ddp", "slow"]
-    runs = written(found, tmp_path, baseline="ddp", config_dir=mine)
+    study_arms = arms(["+study=own"], tmp_path, mine)
+    assert [arm.name for arm in study_arms] == ["ddp", "slow"]
+    runs = written(study_arms, tmp_path, baseline="ddp", config_dir=mine)
     assert runs["slow tuned"].strategy.bucket_mib == 7
     assert (tmp_path / "made" / "convergence" / "own.yaml").is_file(), "the report looks there"
     assert (tmp_path / "made" / "claims" / "own.yaml").is_file()
@@ -168,11 +168,11 @@ def test_a_study_that_is_not_one_comparison_is_refused(words: list[str], said: s
 
 
 def test_a_departure_from_what_a_study_assumes_is_no_arm(tmp_path: Path):
-    found = arms(
+    study_arms = arms(
         ["+study=scaling", "study.arm=daso", "study.size=4 nodes", "study.assumption=,rings"], tmp_path
     )
-    assert [arm.name for arm in found] == ["daso"]
-    assert found[0].config.study.assumption == ""
+    assert [arm.name for arm in study_arms] == ["daso"]
+    assert study_arms[0].config.study.assumption == ""
 
 
 def test_an_arm_that_is_called_like_a_tuned_row_is_refused(tmp_path: Path):
