@@ -155,38 +155,6 @@ class Sampler:
         return _shifted(pieces, shift)
 
 
-class OwnDraw:
-    """The batches of one rank that draws its own samples, at its own pace.
-
-    Batches are numbered from 0 without end. Passes over the data follow one another, each in an order of its
-    own, each cut as `Sampler` cuts an epoch with `short_batch` join: with a single rank the batches are those
-    of all other strategies.
-
-    samples: size of the training split; batch: samples per step; seed: of this rank's order, already derived.
-    """
-
-    def __init__(self, samples: int, batch: int, seed: int) -> None:
-        self._passes = Sampler(samples, batch, 1, seed)
-
-    def size(self, number: int) -> int:
-        """Samples of batch `number`."""
-        return self._passes.samples_of_rank(number % self._passes.steps_per_epoch)[0]
-
-    def again(self) -> "OwnDraw":
-        """A copy with a cache of its own."""
-        draw = copy.copy(self)
-        draw._passes = self._passes.again()
-        return draw
-
-    def place(self, number: int) -> tuple[int, int]:
-        """The pass over the data of batch `number`, and its number in that pass."""
-        return divmod(number, self._passes.steps_per_epoch)
-
-    def piece(self, number: int) -> Tensor:
-        """Indices int64 of the samples of batch `number`."""
-        return self._passes.piece(*self.place(number), 0)
-
-
 Cut = tuple[tuple[int, ...], tuple[int, ...]]
 """The pieces of a global batch: number of samples and first place in the batch, by rank."""
 

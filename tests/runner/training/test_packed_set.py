@@ -144,7 +144,7 @@ def test_a_packed_file_of_another_set_or_order_is_not_written_over(
     with pytest.raises(
         ConfigError, match=rf"^{re.escape(reader.path)}: {message}; delete it or take another reader\.path$"
     ):
-        write_set(OtherBlobs(), reader, OtherBlobs().load(), silent)
+        write_set(dataset, replace(reader, **keys), dataset.load(), silent)
     assert path.read_bytes() == before
 
 
