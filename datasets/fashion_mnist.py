@@ -29,5 +29,4 @@ class FashionMNIST(MNIST):
     }
 
     def installed(self) -> tuple[Path, str]:
-        """See `MNIST.installed`."""
         return DEBIAN_FOLDER, "dataset-fashion-mnist (Debian)"

@@ -9,7 +9,8 @@ from PIL import Image
 
 from daso_bench.datasets.data import Split, training_batch
 from daso_bench.datasets.imagefolder import ImageFolder
-from daso_bench.datasets.transforms import RECIPES, epoch_key, recipe
+from daso_bench.datasets.shapes import Shapes
+from daso_bench.datasets.transforms import PAIR_RECIPES, RECIPES, epoch_key, pair_recipe, recipe
 
 SIDE = (16, 12)
 
@@ -84,6 +85,12 @@ def test_a_crop_has_a_black_border_of_at_most_four_pixels() -> None:
 def test_an_unknown_recipe_names_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"^dataset\.augment=rotate: must be one of none, flip, crop_flip, "):
         recipe("rotate", SIDE)
+    with pytest.raises(
+        ValueError, match=r"^dataset\.augment=crop_flip: must be one of none, flip, scale_crop"
+    ):
+        pair_recipe("crop_flip", SIDE, (7, 8, 9), PAIR_RECIPES)
+    with pytest.raises(ValueError, match=r"^dataset\.augment=scale_crop_flip_jitter: must be one of none, "):
+        Shapes(augment="scale_crop_flip_jitter")
 
 
 @pytest.mark.parametrize("name", RECIPES)
