@@ -94,11 +94,8 @@ class DownloadedDataset(Dataset, ABC):
 
     def info(self) -> DatasetInfo:
         held_out = self.train_images // self.classes // self.validation_share * self.classes
-        samples = {
-            "train": self.train_images - held_out,
-            "validation": held_out,
-            "test": self.test_images,
-        }
+        train = self.train_images - held_out
+        samples = {"train": train, "validation": held_out, "test": self.test_images}
         return DatasetInfo(shape=self.shape, classes=self.classes, samples=samples)
 
     def downloading(self) -> Self:

@@ -65,11 +65,7 @@ class Sampler:
         self.piece_shift = piece_shift % ranks
         self.short_batch = short_batch
         full, tail = divmod(samples, global_batch_size)
-        own_batch = {
-            "join": tail >= 2 * ranks or full == 0,
-            "keep": True,
-            "drop": False,
-        }[short_batch]
+        own_batch = {"join": tail >= 2 * ranks or full == 0, "keep": True, "drop": False}[short_batch]
         self.steps_per_epoch = full + (1 if tail and own_batch else 0)
         self.left_out = 0 if own_batch or short_batch == "join" else tail
         if self.steps_per_epoch == 0:
