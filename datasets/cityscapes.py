@@ -144,7 +144,6 @@ class Cityscapes(PreparedFolder):
             raise BadImage(image, f"its mask {mask_of(path)}: {error.reason}") from error
 
     def load(self) -> Data:
-        """See `Dataset.load`."""
         manifest = self.manifest()
         splits = {
             name: MaskedFiles(

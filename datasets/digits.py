@@ -26,12 +26,10 @@ class Digits(Dataset):
     name: ClassVar[str] = "digits"
 
     def info(self) -> DatasetInfo:
-        """See `Dataset.info`."""
         samples = {"train": 1149, "validation": 288, "test": 360}
         return DatasetInfo(shape=(1, 8, 8), classes=10, samples=samples)
 
     def load(self) -> Data:
-        """See `Dataset.load`."""
         with np.load(FILE, allow_pickle=False) as file:
             images = torch.from_numpy(file["images"]).unsqueeze(1)
             labels = torch.from_numpy(file["labels"]).to(torch.int64)

@@ -93,21 +93,15 @@ class DownloadedDataset(Dataset, ABC):
         recipe(self.augment, self.shape[1:])
 
     def info(self) -> DatasetInfo:
-        """See `Dataset.info`."""
         held_out = self.train_images // self.classes // self.validation_share * self.classes
-        samples = {
-            "train": self.train_images - held_out,
-            "validation": held_out,
-            "test": self.test_images,
-        }
+        train = self.train_images - held_out
+        samples = {"train": train, "validation": held_out, "test": self.test_images}
         return DatasetInfo(shape=self.shape, classes=self.classes, samples=samples)
 
     def downloading(self) -> Self:
-        """See `Dataset.downloading`."""
         return replace(self, download=True)
 
     def folder(self) -> str:
-        """See `Dataset.folder`."""
         return self.root
 
     def torchvision_name(self) -> str:

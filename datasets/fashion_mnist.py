@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from .mnist import IdxDataset
+from .mnist import MNIST
 
 DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")  # package dataset-fashion-mnist
 
 
 @dataclass(frozen=True, kw_only=True)
-class FashionMNIST(IdxDataset):
-    """Clothes; the files to fetch are 30 MB, or Debian's package has them. See `IdxDataset`."""
+class FashionMNIST(MNIST):
+    """Clothes; the files to fetch are 30 MB, or Debian's package has them. See `MNIST`."""
 
     name: ClassVar[str] = "fashion_mnist"
     title: ClassVar[str] = "Fashion-MNIST"
@@ -29,5 +29,4 @@ class FashionMNIST(IdxDataset):
     }
 
     def installed(self) -> tuple[Path, str]:
-        """See `IdxDataset.installed`."""
         return DEBIAN_FOLDER, "dataset-fashion-mnist (Debian)"

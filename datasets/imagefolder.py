@@ -99,14 +99,12 @@ class FolderDataset(PreparedFolder, ABC):
         return self.channels, self.crop, self.crop
 
     def look(self, path: str) -> None:
-        """See `PreparedFolder.look`."""
         file = f"{self.root}/{path}"
         size_of(file)
         if self.check == "decode" or not looks_whole(file):
             decode(file, self.rules)
 
     def lacking(self, classes: Sequence[str], splits: dict[str, list[File]]) -> list[str]:
-        """See `PreparedFolder.lacking`."""
         warnings = []
         for split, files in splits.items():
             absent = set(range(len(classes))) - {file.label for file in files}
@@ -117,7 +115,6 @@ class FolderDataset(PreparedFolder, ABC):
         return warnings
 
     def load(self) -> Data:
-        """See `Dataset.load`."""
         manifest = self.manifest()
         splits = {
             name: ImageFiles(
@@ -181,7 +178,6 @@ class ImageFolder(FolderDataset):
             raise ValueError(f"dataset.holdout={self.holdout}: must be above 0 and below 0.5")
 
     def tree(self) -> Tree:
-        """See `PreparedFolder.tree`."""
         folders = self._split_folders()
         names = folders_in(str(Path(self.root) / folders["train"]))
         if len(names) < 2:
@@ -196,7 +192,6 @@ class ImageFolder(FolderDataset):
         return tree
 
     def divide(self, splits: dict[str, list[File]]) -> dict[str, list[File]]:
-        """See `PreparedFolder.divide`."""
         drawn = hold_out(
             splits["train"],
             lambda samples: max(round(self.holdout * samples), 1) if samples >= 3 else 0,

@@ -42,7 +42,6 @@ class ImageNet(FolderDataset):
         at_least("validation_per_class", self.validation_per_class, 1)
 
     def tree(self) -> Tree:
-        """See `PreparedFolder.tree`."""
         place = self._place()
         train, val = (f"{place}/{name}" if place else name for name in ("train", "val"))
         names = [name for name in folders_in(str(Path(self.root) / train)) if WNID.fullmatch(name)]
@@ -62,7 +61,6 @@ class ImageNet(FolderDataset):
         return tree
 
     def divide(self, splits: dict[str, list[File]]) -> dict[str, list[File]]:
-        """See `PreparedFolder.divide`."""
         drawn = hold_out(
             splits["train"],
             lambda samples: self.validation_per_class,

@@ -11,7 +11,6 @@ import gzip
 import hashlib
 import os
 import zlib
-from abc import ABC
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -30,18 +29,27 @@ IMAGES_HEADER, LABELS_HEADER = 16, 8  # bytes of the IDX format before the first
 
 
 @dataclass(frozen=True, kw_only=True)
-class IdxDataset(DownloadedDataset, ABC):
+class MNIST(DownloadedDataset):
     """55,000 training, 5,000 validation and 10,000 test images [1, 28, 28], 10 classes, in four IDX files.
 
-    The files lie in TITLE/raw below `root`, plain or compressed (.gz).
+    The files are in TITLE/raw below `root`, plain or compressed (.gz); to download they are 12 MB.
     """
 
+    name: ClassVar[str] = "mnist"
+    title: ClassVar[str] = "MNIST"
+    mean: ClassVar[tuple[float, ...]] = (33.32,)  # of all 60,000
+    std: ClassVar[tuple[float, ...]] = (78.57,)
     classes: ClassVar[int] = 10
     shape: ClassVar[tuple[int, int, int]] = (1, 28, 28)
     train_images: ClassVar[int] = 60_000
     test_images: ClassVar[int] = 10_000
     validation_share: ClassVar[int] = 12
-    md5s: ClassVar[dict[str, str]]  # of the decompressed content
+    md5s: ClassVar[dict[str, str]] = {  # of the decompressed content
+        "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
+        "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
+        "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
+        "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
+    }
 
     def prepare(self, tell: Tell = silent) -> None:
         """Check that the files exist and are whole; download them if `download` is set.
@@ -121,22 +129,6 @@ class IdxDataset(DownloadedDataset, ABC):
                 "it and get it again"
             )
         return bytearray(content)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MNIST(IdxDataset):
-    """Handwritten digits; the files to fetch are 12 MB. See `IdxDataset`."""
-
-    name: ClassVar[str] = "mnist"
-    title: ClassVar[str] = "MNIST"
-    mean: ClassVar[tuple[float, ...]] = (33.32,)  # of all 60,000
-    std: ClassVar[tuple[float, ...]] = (78.57,)
-    md5s: ClassVar[dict[str, str]] = {
-        "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
-        "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
-        "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
-        "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
-    }
 
 
 def find_files(folder: Path) -> dict[str, Path] | None:

@@ -65,11 +65,7 @@ class Sampler:
         self.piece_shift = piece_shift % ranks
         self.short_batch = short_batch
         full, tail = divmod(samples, global_batch_size)
-        own_batch = {
-            "join": tail >= 2 * ranks or full == 0,
-            "keep": True,
-            "drop": False,
-        }[short_batch]
+        own_batch = {"join": tail >= 2 * ranks or full == 0, "keep": True, "drop": False}[short_batch]
         self.steps_per_epoch = full + (1 if tail and own_batch else 0)
         self.left_out = 0 if own_batch or short_batch == "join" else tail
         if self.steps_per_epoch == 0:
@@ -153,38 +149,6 @@ class Sampler:
         all_get = self.short_batch == "join" and minimum * self.ranks <= size
         pieces = _without_crumbs(split(size, by_piece, minimum=minimum if all_get else 0), minimum)
         return _shifted(pieces, shift)
-
-
-class OwnDraw:
-    """The batches of one rank that draws its own samples, at its own pace.
-
-    Batches are numbered from 0 without end. Passes over the data follow one another, each in an order of its
-    own, each cut as `Sampler` cuts an epoch with `short_batch` join: with a single rank the batches are those
-    of all other strategies.
-
-    samples: size of the training split; batch: samples per step; seed: of this rank's order, already derived.
-    """
-
-    def __init__(self, samples: int, batch: int, seed: int) -> None:
-        self._passes = Sampler(samples, batch, 1, seed)
-
-    def size(self, number: int) -> int:
-        """Samples of batch `number`."""
-        return self._passes.samples_of_rank(number % self._passes.steps_per_epoch)[0]
-
-    def again(self) -> "OwnDraw":
-        """A copy with a cache of its own."""
-        draw = copy.copy(self)
-        draw._passes = self._passes.again()
-        return draw
-
-    def place(self, number: int) -> tuple[int, int]:
-        """The pass over the data of batch `number`, and its number in that pass."""
-        return divmod(number, self._passes.steps_per_epoch)
-
-    def piece(self, number: int) -> Tensor:
-        """Indices int64 of the samples of batch `number`."""
-        return self._passes.piece(*self.place(number), 0)
 
 
 Cut = tuple[tuple[int, ...], tuple[int, ...]]

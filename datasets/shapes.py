@@ -59,7 +59,6 @@ class Shapes(Dataset):
         self.change  # noqa: B018 (checks its value)
 
     def info(self) -> DatasetInfo:
-        """See `Dataset.info`."""
         samples = {"train": self.samples, "validation": self.validation_samples, "test": self.test_samples}
         return DatasetInfo(shape=self.shape, classes=self.classes, samples=samples)
 

@@ -48,7 +48,6 @@ class Synthetic(Dataset):
         at_least("noise", self.noise, 0)
 
     def info(self) -> DatasetInfo:
-        """See `Dataset.info`."""
         samples = {"train": self.samples, "validation": self.validation_samples, "test": self.test_samples}
         return DatasetInfo(shape=self.shape, classes=self.classes, samples=samples)
 

@@ -102,18 +102,15 @@ class PreparedFolder(Dataset, ABC):
         return []
 
     def info(self) -> DatasetInfo:
-        """See `Dataset.info`."""
         about = self.about()
         if about is None:
             return DatasetInfo(shape=self.shape)
         return DatasetInfo(shape=self.shape, classes=len(about["class_names"]), samples=about["samples"])
 
     def folder(self) -> str:
-        """See `Dataset.folder`."""
         return self.root
 
     def beside(self) -> Path:
-        """See `Dataset.beside`."""
         return self.manifest_file.with_suffix("")
 
     def fingerprint(self) -> str:

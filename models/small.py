@@ -60,9 +60,7 @@ class SmallCNN(Model):
     def __post_init__(self) -> None:
         if not self.channels:
             raise ValueError("model.channels=[]: must name at least one width")
-        _check_widths("model.channels", self.channels)
-        if self.norm not in NORMS:
-            raise ValueError(f"model.norm={self.norm}: must be one of {', '.join(NORMS)}")
+        _check_channels(self.channels, self.norm)
 
     @property
     def name(self) -> str:
@@ -73,11 +71,7 @@ class SmallCNN(Model):
         batch_norm = self.norm == "batch"
         layers: list[nn.Module] = []
         for depth, (width_in, width_out) in enumerate(pairwise([spec.channels, *self.channels])):
-            stride = 1 if depth == 0 else 2
-            layers.append(nn.Conv2d(width_in, width_out, 3, stride=stride, padding=1, bias=not batch_norm))
-            if batch_norm:
-                layers.append(nn.BatchNorm2d(width_out))
-            layers.append(nn.ReLU())
+            layers += _convolution(width_in, width_out, batch_norm, stride=1 if depth == 0 else 2)
         # A fixed kernel, not adaptive pooling, because its gradient is deterministic on GPUs too.
         grid = [_coarse_grid(side, len(self.channels)) for side in (spec.height, spec.width)]
         (kernel_height, rows), (kernel_width, columns) = grid
@@ -108,9 +102,7 @@ class SmallFCN(Model):
     def __post_init__(self) -> None:
         if len(self.channels) < 2:
             raise ValueError(f"model.channels={self.channels}: must name at least two widths")
-        _check_widths("model.channels", self.channels)
-        if self.norm not in NORMS:
-            raise ValueError(f"model.norm={self.norm}: must be one of {', '.join(NORMS)}")
+        _check_channels(self.channels, self.norm)
 
     @property
     def name(self) -> str:
@@ -171,3 +163,9 @@ def _check_widths(key: str, widths: list[int]) -> None:
     for position, width in enumerate(widths):
         if width < 1:
             raise ValueError(f"{key}[{position}]={width}: must be >= 1")
+
+
+def _check_channels(channels: list[int], norm: str) -> None:
+    _check_widths("model.channels", channels)
+    if norm not in NORMS:
+        raise ValueError(f"model.norm={norm}: must be one of {', '.join(NORMS)}")

@@ -1,7 +1,6 @@
 """Every torchvision classification and segmentation model by name, untrained, on images of any size.
 
-`python -m daso_bench.models.torchvision_zoo` writes conf/model/NAME.yaml for each of them; the files are
-checked in, so that `daso-bench list models` does not have to import torch.
+`scripts/model_configs.py` writes conf/model/NAME.yaml for each of them.
 
 The module that is built adapts the images, so that all arms of a study see the same: grey images are repeated
 to three channels; up to 64 pixels a side the ResNet family gets the usual stem for small images
@@ -12,10 +11,8 @@ side they can use. The last norm of each ResNet block starts at zero, so that a 
 from torch's global generator, which the caller seeds.
 """
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 from torch import Tensor, nn
@@ -188,50 +185,3 @@ def _zero_last_norms(network: nn.Module) -> None:
     for block in network.modules():
         if isinstance(block, Bottleneck):
             nn.init.zeros_(block.get_parameter("bn3.weight"))
-
-
-# ------------------------------------------------------------------ conf/model/NAME.yaml
-
-FOLDER = Path(__file__).parents[1] / "conf" / "model"
-Kind = type[Torchvision] | type[TorchvisionSegmentation]
-FIRST_LINES: dict[Kind, str] = {
-    Torchvision: "# torchvision, untrained; written by models/torchvision_zoo.py",
-    TorchvisionSegmentation: "# segmentation: torchvision, untrained; written by models/torchvision_zoo.py",
-}
-
-
-def write_configs() -> None:
-    """Write all config files anew."""
-    from torchvision import models
-
-    for path in generated():
-        path.unlink()
-    for kind, module in ((Torchvision, models), (TorchvisionSegmentation, models.segmentation)):
-        for name in models.list_models(module=module):
-            (FOLDER / f"{name}.yaml").write_text(text(name, kind), encoding="utf-8")
-
-
-def text(name: str, kind: Kind) -> str:
-    """The config file of torchvision model `name`: its target and every field."""
-    fields = dataclasses.asdict(kind(name=name))
-    lines = [FIRST_LINES[kind], _target(kind)]
-    values = {key: str(value).lower() if isinstance(value, bool) else value for key, value in fields.items()}
-    return "\n".join([*lines, *(f"{key}: {value}" for key, value in values.items())]) + "\n"
-
-
-def generated() -> list[Path]:
-    """The files that an earlier run wrote."""
-    targets = {_target(kind) for kind in FIRST_LINES}
-    return sorted(
-        path
-        for path in FOLDER.glob("*.yaml")
-        if not targets.isdisjoint(path.read_text(encoding="utf-8").splitlines())
-    )
-
-
-def _target(kind: Kind) -> str:
-    return f"_target_: daso_bench.models.torchvision_zoo.{kind.__name__}"  # run as a script it is `__main__`
-
-
-if __name__ == "__main__":
-    write_configs()

@@ -271,7 +271,8 @@ def chunked_shuffle(
         later = (window for stretch in stretches[1:] for window in planned(stretch))
         largest = max(packed.size_of(chunk.start, len(chunk)) for chunk in all_chunks)
         most_bytes = min(window_chunks * largest, packed.size_of(0, len(packed)))
-        memory = _Windows(packed, itertools.chain(begun, later), passed, most_bytes, tally, pool)
+        contents = _one_ahead(packed, itertools.chain(begun, later), most_bytes, tally, pool)
+        copy = _copier(packed, contents, passed, tally)
         for stretch in stretches:
             order = record_order.given_out(planned(stretch))
             given, members = stretch.epoch.node_before(node, stretch.step), stretch.epoch.members(node)
@@ -279,7 +280,7 @@ def chunked_shuffle(
                 counts = stretch.epoch.sizes(step)[members.start : members.stop]
                 records = order[given : given + sum(counts)]
                 given += sum(counts)
-                fill = partial(memory.copy, sum(counts))
+                fill = partial(copy, sum(counts))
                 yield Load(number=stretch.number, step=step, records=records, counts=counts, fill=fill)
 
 
@@ -290,79 +291,82 @@ def _remaining(windows: list[Window], given: int) -> tuple[list[Window], int]:
     return windows[first:], given - (int(ends[first - 1]) if first else 0)
 
 
-class _Windows:
-    """Copies the records of `windows` out, one after another, without the first `passed` ones.
+Content = tuple[Window, NDArray[np.uint8]]
+"""A window and the bytes of its runs, one after another."""
 
-    Two windows are in memory: one is read while the other is copied out, whatever their epochs.
-    most_bytes: of a window; pool: two threads that read.
+
+def _copier(
+    packed: Packed, contents: Iterator[Content], passed: int, tally: CounterTally
+) -> Callable[[int, memoryview], None]:
+    """A function that copies the next so many records of the windows to the beginning of the memory it gets.
+
+    passed: records of the first window that are left out.
     """
+    content = np.empty(0, dtype=np.uint8)
+    order: Records = np.empty(0, dtype=np.int64)
+    starts = order
+    cursor, first_cursor = 0, passed
 
-    def __init__(
-        self,
-        packed: Packed,
-        windows: Iterator[Window],
-        passed: int,
-        most_bytes: int,
-        tally: CounterTally,
-        pool: ThreadPoolExecutor,
-    ) -> None:
-        self._packed, self._tally, self._pool = packed, tally, pool
-        self._memory = np.empty((2, most_bytes), dtype=np.uint8)  # pages that are never used cost nothing
-        self._coming = self._one_ahead(windows)
-        self._order: Records = np.empty(0, dtype=np.int64)
-        self._starts: Records = self._order
-        self._content: NDArray[np.uint8] = self._memory[0]
-        self._passed = passed
-        self._cursor = 0
-
-    def copy(self, count: int, into: memoryview) -> None:
-        """Copy the next `count` records, one after another, to the beginning of `into`."""
+    def copy(count: int, into: memoryview) -> None:
+        nonlocal content, order, starts, cursor, first_cursor
         done = 0
         while count:
-            if self._cursor == len(self._order):
-                self._advance()
-            places = self._order[self._cursor : self._cursor + count]
-            size = self._gather(places, into[done:])
-            self._tally.add(useful_bytes=size)
-            self._cursor += len(places)
+            if cursor == len(order):
+                window, content = next(contents)
+                order, starts = window.order, np.array([0, *packed.ends_in(records_of(window.runs))])
+                cursor, first_cursor = first_cursor, 0
+            places = order[cursor : cursor + count]
+            size = _gather(content, starts, places, packed.record_bytes, into[done:])
+            tally.add(useful_bytes=size)
+            cursor += len(places)
             count -= len(places)
             done += size
 
-    def _advance(self) -> None:
-        window, self._content = next(self._coming)
-        self._order = window.order
-        self._starts = np.array([0, *self._packed.ends_in(records_of(window.runs))])
-        self._cursor, self._passed = self._passed, 0
+    return copy
 
-    def _gather(self, places: Records, into: memoryview) -> int:
-        """Copy the records at these places of the window to the beginning of `into`; returns the bytes."""
-        size = self._packed.record_bytes
-        if size is not None:
-            rows = self._content[: self._starts[-1]].reshape(-1, size)
-            target = np.frombuffer(into, dtype=np.uint8, count=len(places) * size).reshape(-1, size)
-            np.take(rows, places, axis=0, out=target, mode="clip")  # the mode that copies straight to `out`
-            return target.size
-        done, content = 0, self._content.data
-        for first, end in zip(self._starts[places].tolist(), self._starts[places + 1].tolist(), strict=True):
-            into[done : done + end - first] = content[first:end]
-            done += end - first
-        return done
 
-    def _read(self, windows: Iterator[Window]) -> Iterator[tuple[Window, NDArray[np.uint8]]]:
-        ahead = announced(self._packed, windows, lambda window: window.runs, self._tally)
+def _gather(
+    content: NDArray[np.uint8], starts: Records, places: Records, record_bytes: int | None, into: memoryview
+) -> int:
+    """Copy the records at these places of a window to the beginning of `into`; returns the bytes.
+
+    starts: int64 [n + 1], where the records of `content` begin and the last ends.
+    """
+    if record_bytes is not None:
+        rows = content[: starts[-1]].reshape(-1, record_bytes)
+        target = np.frombuffer(into, np.uint8, len(places) * record_bytes).reshape(-1, record_bytes)
+        np.take(rows, places, axis=0, out=target, mode="clip")  # the mode that copies straight to `out`
+        return target.size
+    done = 0
+    for first, end in zip(starts[places].tolist(), starts[places + 1].tolist(), strict=True):
+        into[done : done + end - first] = content.data[first:end]
+        done += end - first
+    return done
+
+
+def _one_ahead(
+    packed: Packed,
+    windows: Iterator[Window],
+    most_bytes: int,
+    tally: CounterTally,
+    pool: ThreadPoolExecutor,
+) -> Iterator[Content]:
+    """The windows with their content; the next one, also of the next epoch, is read while one is used.
+
+    most_bytes: of a window; pool: two threads that read. There are two places in memory: when window w + 1 is
+    requested, window w is no longer used, and only then does the read of w + 2 begin, into the same place.
+    """
+    memory = np.empty((2, most_bytes), dtype=np.uint8)  # pages that are never used cost nothing
+
+    def read() -> Iterator[Content]:
+        ahead = announced(packed, windows, lambda window: window.runs, tally)
         for number, window in enumerate(ahead):
-            content = self._memory[number % 2]
-            read_runs(self._packed, window.runs, content.data, self._tally, self._pool)
+            content = memory[number % 2]
+            read_runs(packed, window.runs, content.data, tally, pool)
             yield window, content
 
-    def _one_ahead(self, windows: Iterator[Window]) -> Iterator[tuple[Window, NDArray[np.uint8]]]:
-        """The windows with their content; the next one is read while one is used.
-
-        There are two places in memory: when window w + 1 is requested, window w is no longer used, and only
-        then does the read of w + 2 begin, which lies in the same place.
-        """
-        reads = self._read(windows)
-        coming = self._pool.submit(next, reads, None)
-        while (item := coming.result()) is not None:
-            coming = self._pool.submit(next, reads, None)
-            yield item
+    reads = read()
+    coming = pool.submit(next, reads, None)
+    while (item := coming.result()) is not None:
+        coming = pool.submit(next, reads, None)
+        yield item

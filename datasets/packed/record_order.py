@@ -214,9 +214,7 @@ def shuffled(count: int, seed: int | None) -> Records:
 
 def chunked_order(all_chunks: Sequence[range], seed: int, window_chunks: int) -> RecordOrder:
     """The `RecordOrder` of `chunked_shuffle`, with the arguments of its reader."""
-    orders: dict[
-        tuple[Epoch, int, int], Records
-    ] = {}  # of one epoch by node, for it is asked step after step
+    orders: dict[tuple[Epoch, int, int], Records] = {}  # of one epoch by node
 
     def order(epoch: Epoch, number: int, rank: int, step: int) -> Records:
         node, sizes = epoch.node_of(rank), epoch.sizes(step)

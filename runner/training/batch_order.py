@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ...datasets.sampler import OwnDraw, Sampler, split
+from ...datasets.sampler import Sampler, split
 from ...datasets.stream_seeds import stream_seed
 from ...strategies.base import Shares
 from ...strategies.progress import Progress
@@ -124,7 +124,9 @@ class GlobalOrder(BatchOrder):
 class IndependentOrder(BatchOrder):
     """Independent sampling: each rank draws its own batches, at its own pace.
 
-    Its batch has the size of its part of a global batch. An epoch ends when all ranks together have seen as
+    Its batch has the size of its part of a global batch. Batches are numbered from 0 without end; passes over
+    the data follow one another, each in an order of its own, as `Sampler` cuts it for one rank with
+    `short_batch` join. An epoch ends when all ranks together have seen as
     many samples as the data set has, by `progress.samples`.
     """
 
@@ -136,7 +138,7 @@ class IndependentOrder(BatchOrder):
         self._nominal = split(sampler.global_batch_size, (1.0,) * ranks, minimum=1)
         # A single rank draws the same samples as with every other strategy.
         stream = stream_seed(seed, "data") if ranks == 1 else stream_seed(seed, "data", rank)
-        self._draw = OwnDraw(samples, self._nominal[rank], stream)
+        self._passes = Sampler(samples, self._nominal[rank], 1, stream)
         self._rank, self._number = rank, 0
 
     def sizes(self, progress: Progress) -> tuple[int, ...]:
@@ -147,19 +149,20 @@ class IndependentOrder(BatchOrder):
 
     def _sizes(self, number: int) -> tuple[int, ...]:
         sizes = list(self._nominal)
-        sizes[self._rank] = self._draw.size(number)
+        sizes[self._rank] = self._passes.samples_of_rank(number % self._passes.steps_per_epoch)[0]
         return tuple(sizes)
 
     def piece(self, progress: Progress) -> Tensor:
-        return self._draw.piece(self._number)
+        return self._passes.piece(*self.place(progress), 0)
 
     def place(self, progress: Progress) -> Place:
-        return self._draw.place(self._number)
+        return divmod(self._number, self._passes.steps_per_epoch)
 
     def upcoming(self, progress: Progress) -> Iterator[tuple[Place, Tensor]]:
-        draw = self._draw.again()
+        passes = self._passes.again()
         for number in count(self._number):
-            yield draw.place(number), draw.piece(number)
+            place = divmod(number, passes.steps_per_epoch)
+            yield place, passes.piece(*place, 0)
 
     def counted(self, sizes: tuple[int, ...]) -> int:
         return sizes[self._rank]

@@ -9,7 +9,8 @@ from PIL import Image
 
 from daso_bench.datasets.data import Split, training_batch
 from daso_bench.datasets.imagefolder import ImageFolder
-from daso_bench.datasets.transforms import RECIPES, epoch_key, recipe
+from daso_bench.datasets.shapes import Shapes
+from daso_bench.datasets.transforms import PAIR_RECIPES, RECIPES, epoch_key, pair_recipe, recipe
 
 SIDE = (16, 12)
 
@@ -27,23 +28,17 @@ def a_split(name: str, samples: int = 24) -> Split:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_pixels_do_not_depend_on_order_pieces_or_what_was_drawn_before(name: str) -> None:
+def test_pixels_depend_on_the_sample_alone_and_torchs_generator_is_left_where_it_was(name: str) -> None:
     split, key = a_split(name), epoch_key(5, 2)
     whole, labels = split.augmented(torch.arange(24), key)
     order = torch.randperm(24, generator=torch.Generator().manual_seed(1))
-    torch.rand(7)
-    pieces = [split.augmented(piece, key) for piece in order.split([5, 0, 12, 7])]
-    assert torch.equal(torch.cat([images for images, _ in pieces]), whole[order])
-    assert torch.equal(torch.cat([found for _, found in pieces]), labels[order])
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_torchs_generator_is_left_where_it_was(name: str) -> None:
     torch.manual_seed(11)
     expected = torch.rand(3)
     torch.manual_seed(11)
-    a_split(name).augmented(torch.arange(4), 1)
+    pieces = [split.augmented(piece, key) for piece in order.split([5, 0, 12, 7])]
     assert torch.equal(torch.rand(3), expected)
+    assert torch.equal(torch.cat([images for images, _ in pieces]), whole[order])
+    assert torch.equal(torch.cat([labels for _, labels in pieces]), labels[order])
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if name != "none"])
@@ -90,6 +85,12 @@ def test_a_crop_has_a_black_border_of_at_most_four_pixels() -> None:
 def test_an_unknown_recipe_names_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"^dataset\.augment=rotate: must be one of none, flip, crop_flip, "):
         recipe("rotate", SIDE)
+    with pytest.raises(
+        ValueError, match=r"^dataset\.augment=crop_flip: must be one of none, flip, scale_crop"
+    ):
+        pair_recipe("crop_flip", SIDE, (7, 8, 9), PAIR_RECIPES)
+    with pytest.raises(ValueError, match=r"^dataset\.augment=scale_crop_flip_jitter: must be one of none, "):
+        Shapes(augment="scale_crop_flip_jitter")
 
 
 @pytest.mark.parametrize("name", RECIPES)

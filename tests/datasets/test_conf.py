@@ -14,25 +14,7 @@ from daso_bench.runner.config.typed import typed
 
 FOLDER = Path(daso_bench.__file__).parent / "conf" / "dataset"
 FILES = sorted(FOLDER.glob("*.yaml"))
-
-
 OTHER_SIZES = {"imagenet_sized"}  # the same class with other numbers
-
-
-def test_these_are_there() -> None:
-    assert [path.stem for path in FILES] == [
-        "cifar10",
-        "cifar100",
-        "cityscapes",
-        "digits",
-        "fashion_mnist",
-        "imagefolder",
-        "imagenet",
-        "imagenet_sized",
-        "mnist",
-        "shapes",
-        "synthetic",
-    ]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -1,7 +1,5 @@
 """A data set of a user's own needs `load` alone; what is no data set is refused in a sentence."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +11,7 @@ from daso_bench.datasets.dataset import Dataset, DatasetInfo
 from daso_bench.datasets.imagefolder import ImageFolder
 from daso_bench.datasets.mnist import MNIST
 from daso_bench.datasets.synthetic import Synthetic
+from daso_bench.runner.cli.main import run
 from daso_bench.runner.config.load import dataset_of
 from daso_bench.strategies.errors import ConfigError
 
@@ -92,28 +91,18 @@ class Mine(Dataset):
 '''
 
 
-def test_a_data_set_outside_of_the_repository_is_two_files(tmp_path: Path) -> None:
+def test_a_data_set_outside_of_the_repository_is_two_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "my_data.py").write_text(MINE)
     (tmp_path / "conf" / "dataset").mkdir(parents=True)
     (tmp_path / "conf" / "dataset" / "mine.yaml").write_text("# mine\n_target_: my_data.Mine\nsamples: 64\n")
-
-    def daso_bench(*words: str) -> subprocess.CompletedProcess[str]:
-        words = ("--config-dir", "conf", "dataset=mine", "model=mlp", "launcher=simulated", *words)
-        fast = ("cluster=ethernet_1g", "cluster.nodes=2", "cluster.ranks_per_node=1", "train.epochs=1")
-        command = [sys.executable, "-c", "from daso_bench.runner.cli.main import main; main()", *words, *fast]
-        environment = {**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
-        return subprocess.run(
-            [*command, "train.global_batch_size=16"],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
-    wrong = daso_bench("dataset.samples=0")
-    assert (wrong.returncode, "dataset.samples=0: must be >= 1" in wrong.stderr) == (2, True), wrong.stderr
-    done = daso_bench()
-    assert done.returncode == 0, done.stdout + done.stderr
-    (run,) = (tmp_path / "results" / "runs").iterdir()
-    assert run.name.startswith("ddp-mlp-my_data-s0-")
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ["--config-dir", f"{tmp_path}/conf", "dataset=mine", "model=mlp", "launcher=simulated"]
+    words += ["cluster=ethernet_1g", "cluster.nodes=2", "cluster.ranks_per_node=1", "train.epochs=1"]
+    words += ["train.global_batch_size=16", f"results_dir={tmp_path}/results"]
+    with pytest.raises(ConfigError, match=r"^dataset\.samples=0: must be >= 1$"):
+        run([*words, "dataset.samples=0"])
+    assert run(words) == 0
+    (run_directory,) = (tmp_path / "results" / "runs").iterdir()
+    assert run_directory.name.startswith("ddp-mlp-my_data-s0-")

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daso_bench.datasets.listing import File, folders_in, hold_out, images_below, loose_images, natural
+from daso_bench.datasets.listing import File, folders_in, hold_out, images_below, natural
 
 
 def test_numbers_in_names_count_by_their_value() -> None:
@@ -57,13 +57,6 @@ def test_images_are_found_at_any_depth_and_other_files_counted(tmp_path: Path) -
     ]
     assert [(file.label, file.size) for file in files[:3]] == [(7, 3)] * 3
     assert others == {".txt": 1, "no suffix": 1}
-
-
-def test_images_in_no_class_are_listed(tmp_path: Path) -> None:
-    (tmp_path / "train" / "cats.png").mkdir(parents=True)
-    for name in ("train/1.jpg", "train/.2.jpg", "train/a.txt"):
-        (tmp_path / name).touch()
-    assert loose_images(str(tmp_path), "train") == [("train/1.jpg", "lies in no class's folder")]
 
 
 # ------------------------------------------------------------------ held out of train

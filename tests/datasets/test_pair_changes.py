@@ -153,17 +153,6 @@ def test_shapes_are_changed_for_training_alone() -> None:
         assert torch.equal(changed.split(name).batch(indices)[0], plain.split(name).batch(indices)[0])
 
 
-def test_unknown_recipes_name_those_there_are() -> None:
-    message = (
-        r"^dataset\.augment=crop_flip: must be one of none, flip, scale_crop_flip, scale_crop_flip_jitter$"
-    )
-    with pytest.raises(ValueError, match=message):
-        pair_recipe("crop_flip", SIDE, FILL, PAIR_RECIPES)
-    message = r"^dataset\.augment=scale_crop_flip_jitter: must be one of none, flip, scale_crop_flip$"
-    with pytest.raises(ValueError, match=message):
-        Shapes(augment="scale_crop_flip_jitter")
-
-
 def test_resized_by_hand() -> None:
     image = torch.tensor([[[0.0, 4.0, 8.0, 12.0]]])
     mask = torch.tensor([[1, 2, 3, 255]], dtype=torch.uint8)

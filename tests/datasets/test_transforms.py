@@ -40,10 +40,9 @@ def test_normalised_by_hand() -> None:
         ((0, 0), (0, 1), r"dataset.std=\[0, 1\]: must be > 0"),
         ((0, 0), (1e-60, 1), r"dataset.std=\[1e-60, 1\]: must be > 0"),
         ((1, float("nan")), (1, 1), r"dataset.mean=\[1, nan\]: must be finite"),
-        ((0, 0), (1, float("inf")), r"dataset.std=\[1, inf\]: must be finite"),
         ((0, 0), (1, 1e60), r"dataset.std=\[1, 1e\+60\]: must be finite"),
     ],
-    ids=["too few", "zero", "vanishing", "nan", "inf", "too large"],
+    ids=["too few", "zero", "vanishing", "nan", "too large"],
 )
 def test_bad_values_are_refused(mean: tuple[float, ...], std: tuple[float, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):

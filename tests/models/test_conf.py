@@ -5,12 +5,12 @@ import importlib
 from pathlib import Path
 from typing import Any
 
+import model_configs
 import pytest
 from omegaconf import OmegaConf
 from torchvision import models
 
 import daso_bench
-from daso_bench.models import torchvision_zoo
 from daso_bench.models.cifar_resnet import CifarResNet
 from daso_bench.models.small import MLP, SmallCNN, SmallFCN
 from daso_bench.models.spec import Sized
@@ -58,14 +58,12 @@ def test_keys_are_the_fields_and_values_make_the_model_of_that_name(path: Path) 
 
 
 def test_the_generator_writes_what_is_checked_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checked_in = {path.name: path.read_text() for path in torchvision_zoo.generated()}
-    assert len(checked_in) == len(REGISTRY) + len(SEGMENTATION)
-    monkeypatch.setattr(torchvision_zoo, "FOLDER", tmp_path)
+    checked_in = {path.name: path.read_text() for path in model_configs.generated()}
+    monkeypatch.setattr(model_configs, "FOLDER", tmp_path)
     (tmp_path / "mlp.yaml").write_text("_target_: daso_bench.models.small.MLP\n")
-    (tmp_path / "gone.yaml").write_text(
-        torchvision_zoo.text("gone", Torchvision)
-    )  # a model that torchvision had once
-    torchvision_zoo.write_configs()
+    removed = model_configs.text("removed", Torchvision)  # of a model that torchvision had once
+    (tmp_path / "removed.yaml").write_text(removed)
+    model_configs.write_configs()
     written = {path.name: path.read_text() for path in tmp_path.glob("*.yaml")}
     assert written.pop("mlp.yaml") == "_target_: daso_bench.models.small.MLP\n"
     assert written == checked_in

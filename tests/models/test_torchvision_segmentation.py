@@ -54,13 +54,8 @@ def test_no_weights_are_fetched(name: str, monkeypatch: pytest.MonkeyPatch):
     assert fetched == []
 
 
-def test_an_unknown_name_names_the_known_ones():
+def test_wrong_requests_are_refused():
     with pytest.raises(ValueError, match=r"^model\.name=unet: unknown to torchvision; known: deeplabv3_"):
         TorchvisionSegmentation(name="unet").build(InputSpec(3, 8, 8, 2))
-
-
-def test_images_of_two_channels_are_refused():
-    with pytest.raises(
-        ValueError, match=r"^dataset\.channels=2: model lraspp_mobilenet_v3_large takes 1 or 3"
-    ):
+    with pytest.raises(ValueError, match=r"^dataset\.channels=2: model lraspp_mobilenet_v3_large takes"):
         TorchvisionSegmentation(name="lraspp_mobilenet_v3_large").build(InputSpec(2, 8, 8, 2))

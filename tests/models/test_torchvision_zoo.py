@@ -120,17 +120,6 @@ def test_small_images_are_enlarged_to_what_the_model_can_use(
     assert usable_size(name, *given) == size
 
 
-@pytest.mark.parametrize("name", ["alexnet", "inception_v3"])
-def test_one_pixel_less_is_not_enough(name: str) -> None:
-    side = usable_size(name, 1, 1)[0]
-    with torch.device("meta"):
-        built = Torchvision(name=name).build(InputSpec(3, side, side, 10)).eval()
-    assert isinstance(built, Adapted)
-    built.network(torch.zeros(2, 3, side, side, device="meta"))
-    with pytest.raises(RuntimeError):
-        built.network(torch.zeros(2, 3, side - 1, side - 1, device="meta"))
-
-
 def test_the_network_sees_the_grey_image_three_times_and_enlarged() -> None:
     seen: list[Tensor] = []
 

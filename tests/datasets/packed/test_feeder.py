@@ -138,28 +138,24 @@ def fed(packed: Packed, reader: Generator[Load, None, None]) -> None:
             member.close()
 
 
-def test_members_hear_of_a_disk_that_fails_in_the_same_words(
+def test_members_hear_of_a_disk_that_fails_in_the_same_words_and_of_a_fault_by_its_kind(
     make_packed: MakePacked, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = make_packed(53)
-    with Packed(path) as packed:
-        monkeypatch.setattr(os, "preadv", no_disk)
+    with Packed(path) as packed, monkeypatch.context() as patch:
+        patch.setattr(os, "preadv", no_disk)
         with pytest.raises(FeederGone, match=rf"Input/output error at byte 0: '{path}'$"):
             fed(packed, block(packed, one_epoch(), 0, CounterTally()))
     assert not caplog.records, "its words say all"
 
-
-def test_a_fault_in_a_reader_is_told_by_its_kind_and_its_traceback_is_in_the_log(
-    make_packed: MakePacked, caplog: pytest.LogCaptureFixture
-) -> None:
     def at_fault(into: memoryview) -> None:
         raise KeyError(3)
 
     def reader() -> Generator[Load, None, None]:
         yield Load(number=0, step=0, records=np.array([1]), counts=(1,), fill=at_fault)
 
-    told = r"^KeyError: 3 \(the log of the process that reads has the traceback\)$"
-    with Packed(make_packed(53)) as packed, pytest.raises(FeederGone, match=told):
+    message = r"^KeyError: 3 \(the log of the process that reads has the traceback\)$"
+    with Packed(path) as packed, pytest.raises(FeederGone, match=message):
         fed(packed, reader())
     assert "the reader has failed" in caplog.text
     assert "in at_fault" in caplog.text

@@ -107,11 +107,6 @@ def test_a_record_that_is_no_image_is_named_by_its_file(tmp_path: Path) -> None:
         codec.images(part, torch.tensor([3]), 0)
 
 
-def test_what_has_a_label_for_each_pixel_cannot_be_packed() -> None:
-    with pytest.raises(ValueError, match=r"^has a label for each pixel, and a packed file has one an image"):
-        codec_of(Shapes(samples=4, validation_samples=2, test_samples=2).load().train)
-
-
 class OwnChanges:
     """Samples of a user's own class, changed at random."""
 
@@ -125,6 +120,8 @@ class OwnChanges:
     augmented = batch
 
 
-def test_what_changes_its_images_in_a_way_of_its_own_cannot_be_packed() -> None:
+def test_masks_and_random_changes_of_a_users_own_class_cannot_be_packed() -> None:
+    with pytest.raises(ValueError, match=r"^has a label for each pixel, and a packed file has one an image"):
+        codec_of(Shapes(samples=4, validation_samples=2, test_samples=2).load().train)
     with pytest.raises(ValueError, match=r"^changes its images at random in a way of its own"):
         codec_of(OwnChanges())
