@@ -212,7 +212,7 @@ def _set_interfaces(chosen: str | None, address: str, meeting_host: str) -> None
         return
     name = chosen or interface_of(address)
     if name is None or name == "lo":
-        name = route_to(meeting_host)[1]
+        name = route_to(meeting_host)
     if name is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
         os.environ.setdefault("NCCL_SOCKET_IFNAME", name)

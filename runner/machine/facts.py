@@ -156,7 +156,7 @@ def _interface_to(host: str | None) -> str | None:
     if host is None:
         return None
     try:
-        return route_to(host)[1]
+        return route_to(host)
     except OSError:
         return None
 

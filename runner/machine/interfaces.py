@@ -48,8 +48,8 @@ def interface_of(address: str) -> str | None:
     return None
 
 
-def route_to(host: str) -> tuple[str, str | None]:
-    """The local address and interface by which this process reaches `host`; nothing is sent.
+def route_to(host: str) -> str | None:
+    """The interface by which this process reaches `host`; nothing is sent.
 
     Raises OSError if the name is unknown or there is no route.
     """
@@ -61,8 +61,7 @@ def route_to(host: str) -> tuple[str, str | None]:
             except OSError as refused:
                 error = refused
                 continue
-            address = probe.getsockname()[0].partition("%")[0]
-            return address, interface_of(address)
+            return interface_of(probe.getsockname()[0].partition("%")[0])
     raise error
 
 

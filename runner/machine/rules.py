@@ -1,9 +1,8 @@
 """The rules of `daso-bench doctor` on one process: what was seen, why it is wrong, and the way out.
 
-A rule is a function of the facts that yields a `Finding` for each thing that is wrong. The two tables at the
-end list them: `PROCESS_RULES` hold for every rank of a job, too, `MACHINE_RULES` only where the doctor is
-asked about a machine. The rules on a job's ranks together are in `job_rules`. There is no rule for what a run
-itself refuses with a clear message before it starts.
+A rule is a function of the facts that yields a `Finding` for each thing that is wrong. `PROCESS_RULES` also
+hold for every rank of a job, `launcher` only for a machine. The rules on a job's ranks together are in
+`job_rules`. There is no rule for what a run itself refuses with a clear message before it starts.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -279,7 +278,7 @@ def launcher(facts: MachineFacts) -> Iterator[Finding]:
         yield Finding("error", "launcher", f"launcher={name}: {why}", "no run can start here with it", fix)
 
 
-# ------------------------------------------------------------------ the tables
+# ------------------------------------------------------------------ all rules
 
 PROCESS_RULES: tuple[Callable[[ProcessFacts], Iterable[Finding]], ...] = (
     cores_of_task,
@@ -289,9 +288,8 @@ PROCESS_RULES: tuple[Callable[[ProcessFacts], Iterable[Finding]], ...] = (
     nccl_interface,
     folders,
 )
-MACHINE_RULES: tuple[Callable[[MachineFacts], Iterable[Finding]], ...] = (launcher,)
 
 
 def machine_findings(facts: MachineFacts) -> list[Finding]:
     """What is wrong with a laptop, a login node, or the place of a task."""
-    return apply([*PROCESS_RULES, *MACHINE_RULES], facts)
+    return apply([*PROCESS_RULES, launcher], facts)

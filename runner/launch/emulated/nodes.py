@@ -37,7 +37,7 @@ class Nodes:
 
     A process of `namespaces` holds them; the kernel ends it with the thread that made it, so enter from the
     main thread. Inside the context, `entries` (by node) is what `namespaces.enter` takes, `commands` what
-    made the network, `holder_pid` the process that holds it.
+    made the network.
 
     Args:
         ranks_of_nodes: number of ranks of each node.
@@ -78,10 +78,6 @@ class Nodes:
             unshaped_interface=UNSHAPED_INTERFACE,
             known={"network": {"made_by": "kernel", "commands": list(self.commands)}},
         )
-
-    @property
-    def holder_pid(self) -> int | None:
-        return None if self._process is None else self._process.pid
 
     def node(self, rank: int) -> NodeEntry:
         """The node of a rank."""

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from real_runs import entry, final_model, finished, history, launch, same_model
-from runs import Awkward, Dies, config, dies_after
+from runs import Awkward, config
 
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.launch.rank import evaluate
@@ -85,20 +84,27 @@ def test_a_rank_that_fails_ends_the_run_and_is_named(tmp_path: Path, name: str, 
     assert details in f"{outcome.reason}{outcome.details}"
 
 
+POWERSGD = {"algorithm": "hierarchical", "hook": "powersgd", "powersgd_start_steps": 3}
+
+
 @pytest.mark.parametrize(
-    ("strategy", "keys", "precision", "tolerance"),
+    ("strategy", "keys", "ranks", "precision", "tolerance"),
     [
-        ("ddp", {}, "fp64", 1e-12),
-        ("daso", CYCLING, "fp32", 1e-6),
-        ("daso", {**CYCLING, "sync_every": 2, "wait_batches": 2}, "fp64", 1e-12),
-        ("daso", {**CYCLING, "blocking": "gradients"}, "fp64", 1e-12),
+        ("ddp", {}, [2, 2], "fp64", 1e-12),
+        ("ddp", {"algorithm": "sliced", "overlap": False}, [2, 2], "fp64", 1e-10),
+        ("ddp", POWERSGD, [2, 1], "fp64", 1e-10),
+        ("daso", CYCLING, [2, 2], "fp32", 1e-6),
+        ("daso", {**CYCLING, "sync_every": 2, "wait_batches": 2}, [2, 2], "fp64", 1e-12),
+        ("daso", {**CYCLING, "blocking": "gradients"}, [2, 2], "fp64", 1e-12),
     ],
-    ids=["ddp", "daso fp32", "daso waits", "daso gradients"],
+    ids=["ddp", "ddp sliced", "ddp powersgd", "daso fp32", "daso waits", "daso gradients"],
 )
 def test_gloo_and_virtual_time_train_the_same_model(
-    tmp_path: Path, strategy: str, keys: dict[str, Any], precision: str, tolerance: float
+    tmp_path: Path, strategy: str, keys: dict[str, Any], ranks: list[int], precision: str, tolerance: float
 ):
-    cfg = config(strategy, keys=keys, precision=precision, results=tmp_path, global_batch_size=20)
+    cfg = config(
+        strategy, keys=keys, ranks=ranks, precision=precision, results=tmp_path, global_batch_size=20
+    )
     directory, ours = finished(cfg)
     simulated = simulate(cfg, cfg.dataset.load())
     theirs = simulated.contexts[0].replica.model.state_dict()
@@ -110,28 +116,8 @@ def test_gloo_and_virtual_time_train_the_same_model(
     # The same events and the same counted bytes: one strategy source, two worlds.
     virtual = simulated.results[0].summary
     assert ours["strategy"].get("steps_of_phase") == virtual["strategy"].get("steps_of_phase")
-    for link in ("intra", "inter"):
-        assert ours["payload_bytes"][link] == virtual["payload_bytes"][link]
-
-
-@pytest.mark.parametrize(
-    ("keys", "ranks"),
-    [
-        ({"algorithm": "sliced", "overlap": False}, [2, 2]),
-        ({"algorithm": "hierarchical", "hook": "powersgd", "powersgd_start_steps": 3}, [2, 1]),
-    ],
-)
-def test_algorithms_of_ddp_train_and_count_the_same_in_virtual_time(
-    tmp_path: Path, keys: dict[str, Any], ranks: list[int]
-):
-    cfg = config("ddp", keys=keys, ranks=ranks, precision="fp64", results=tmp_path, epochs=2)
-    directory, ours = finished(cfg)
-    simulated = simulate(cfg, cfg.dataset.load())
-    theirs = simulated.contexts[0].replica.model.state_dict()
-    for name, value in final_model(directory).items():
-        assert (value - theirs[name]).abs().max() <= 1e-10, name
-    virtual = simulated.results[0].summary
-    for counted in ("strategy", "payload_bytes", "ring_bytes"):
+    assert strategy != "ddp" or ours["strategy"] == virtual["strategy"]
+    for counted in ("payload_bytes", "ring_bytes"):
         assert ours[counted] == virtual[counted]
 
 
@@ -210,22 +196,6 @@ def test_a_killed_rank_ends_all_and_the_run_resumes_bit_for_bit(
     start = [row for row in read_records(broken.metrics).rows if row["kind"] == "start"][1]
     assert start["resumed_from"] is not None
     assert not list(broken.checkpoints.glob(".partial*"))
-
-
-def test_checkpoints_hold_what_powersgd_remembers(tmp_path: Path):
-    keys = {"hook": "powersgd", "powersgd_start_steps": 2, "algorithm": "hierarchical"}
-    cfg = config("ddp", keys=keys, ranks=[2, 1], epochs=2, checkpoint_every_samples=5 * 16)
-    data = cfg.dataset.load()
-    whole = simulate(cfg, data, checkpoints=tmp_path / "whole")
-    with pytest.raises(Dies):
-        simulate(cfg, data, checkpoints=tmp_path / "cut", loop=dies_after(7))
-    resumed = simulate(cfg, data, checkpoints=tmp_path / "cut")
-    assert resumed.metrics.rows[0]["step"] == 5
-    for mine, theirs in zip(resumed.contexts, whole.contexts, strict=True):
-        assert torch.equal(mine.replica.flat(), theirs.replica.flat())
-    ends = [done.results[0].summary["strategy"] for done in (resumed, whole)]
-    assert ends[0] == ends[1]
-    assert ends[0]["compressed_steps"] == 12 - 2
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "daso"])

@@ -8,9 +8,9 @@ import pytest
 from doctor_rows import machine, only, row, torch
 
 from daso_bench.runner.machine.facts import ProcessFacts, process_facts
-from daso_bench.runner.machine.rules import MACHINE_RULES, PROCESS_RULES, Finding, apply, machine_findings, on
+from daso_bench.runner.machine.rules import PROCESS_RULES, Finding, apply, launcher, machine_findings, on
 
-RULES = (*PROCESS_RULES, *MACHINE_RULES)
+RULES = (*PROCESS_RULES, launcher)
 MIB = 2**20
 UNWRITABLE = "/proc/daso-bench"  # nobody can make it, root neither
 GPUS: dict[str, Any] = {"device_files": ["nvidia0", "nvidia1"], "torch": torch(2)}

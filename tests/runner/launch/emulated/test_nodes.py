@@ -94,8 +94,8 @@ def test_a_command_that_fails_is_told_with_its_line_and_the_way_out(
 def test_the_holder_is_light_heeds_no_signal_of_the_supervisor_and_can_be_made_again():
     nodes = Nodes((1, 1), LinkConfig(rate_gbit=float("inf")))
     with nodes:
-        first = nodes.holder_pid
-        assert first is not None
+        assert nodes._process is not None
+        first = nodes._process.pid
         assert not any("qdisc" in line for line in nodes.commands), "without a rate nothing is shaped"
         assert "torch" not in Path(f"/proc/{first}/maps").read_text()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -105,7 +105,8 @@ def test_the_holder_is_light_heeds_no_signal_of_the_supervisor_and_can_be_made_a
     nodes.__exit__(None, None, None)
     assert not Path(f"/proc/{first}").exists()
     with nodes:
-        assert nodes.holder_pid != first
+        assert nodes._process is not None
+        assert nodes._process.pid != first
 
 
 @pytest.mark.parametrize(
