@@ -89,7 +89,7 @@ def most_threads(run: Run) -> tuple[int, int] | None:
 def _threads_of_hosts(run: Run, *, helpers: int = 0) -> dict[str, int]:
     """Threads by host, with `helpers` more for each rank; empty if one is not known."""
     threads: dict[str, int] = defaultdict(int)
-    for row in _ranks(run):
+    for row in ranks_of(run):
         if not isinstance(row.get("threads"), int):
             return {}
         threads[str(row.get("host"))] += row["threads"] + helpers
@@ -99,7 +99,7 @@ def _threads_of_hosts(run: Run, *, helpers: int = 0) -> dict[str, int]:
 def _cores_of_hosts(run: Run) -> dict[str, int]:
     """Cores by host; empty if one is not known."""
     cores: dict[str, set[int]] = defaultdict(set)
-    for row in _ranks(run):
+    for row in ranks_of(run):
         if not isinstance(row.get("cores"), list):
             return {}
         cores[str(row.get("host"))].update(row["cores"])
@@ -119,7 +119,7 @@ def _cores_of_hosts(run: Run) -> dict[str, int]:
 def hosts(run: Run) -> list[str]:
     """The machines of a run's nodes, each once; empty if one is not known."""
     nodes: dict[str, str] = {}
-    for row in _ranks(run):
+    for row in ranks_of(run):
         if row.get("host") is None:
             return []
         nodes.setdefault(str(row.get("node")), str(row["host"]))
@@ -131,7 +131,7 @@ def _of_ranks(field: str, *, counted: bool = False) -> Callable[[Run], str | Non
     """The distinct values that the ranks recorded in `field`; `counted`: in rank order, `1 x 4`."""
 
     def read(run: Run) -> str | None:
-        values = [row.get(field) for row in _ranks(run)]
+        values = [row.get(field) for row in ranks_of(run)]
         if not values or None in values:
             return None
         if not counted:
@@ -233,7 +233,8 @@ def _schema(run: Run) -> str | None:
     return None if None in versions else " and ".join(str(version) for version in versions)
 
 
-def _ranks(run: Run) -> list[Mapping[str, Any]]:
+def ranks_of(run: Run) -> list[Mapping[str, Any]]:
+    """What each rank recorded of its place and device."""
     rows = run.environment.get("ranks")
     return [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
 

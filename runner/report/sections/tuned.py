@@ -131,8 +131,8 @@ class TunedSection(Section):
 <caption>Every arm had as many trials, at the same points, with the same seeds, on the validation split; none
 of these seeds is scored. Searched of all arms:
 {{ section.arms | map(attribute="1.space") | unique | join("; ") }}. Regret of the default: how much longer
-the study's own settings take than the tuned ones, to the target (without one, for all work), with its interval,
-on scored seeds. Large in one arm only: then the defaults decided between the arms. All numbers:
+the study's own settings take than the tuned ones, to the target (without one, for all work), with its
+interval, on scored seeds. Large in one arm only: then the defaults decided between the arms. All numbers:
 <a href="tuning.csv">tuning.csv</a>.</caption>
 <thead><tr><th scope="col">Arm</th><th scope="col">Trials</th><th scope="col">Failed</th>
 <th scope="col">Device-hours</th><th scope="col">Regret of the default</th>
