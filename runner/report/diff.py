@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import methodcaller
 from pathlib import Path
 
 from rich.console import Console
@@ -66,22 +67,19 @@ def numbers(a: Arm, b: Arm) -> list[Number]:
     number, metric = partial(_number, a, b), a.runs[0].judged_by.name
     return [
         number("time of all work", train_mean, words.seconds, lambda run: run.train_s, timed=True),
-        number("time to target", target_mean, words.seconds, _to_target_s, timed=True),
+        number("time to target", target_mean, words.seconds, lambda run: run.to_target_s, timed=True),
         number("samples per second", rate_mean, words.rate, lambda run: run.samples_per_s, timed=True),
         number(f"final {metric}", final_mean, words.share, lambda run: run.final),
         *(
-            number(f"bytes {where}", partial(bytes_mean, link=link), words.size, _bytes_over(link))
+            number(
+                f"bytes {where}",
+                partial(bytes_mean, link=link),
+                words.size,
+                methodcaller("payload_bytes", link),
+            )
             for link, where in words.LINKS.items()
         ),
     ]
-
-
-def _to_target_s(run: Run) -> float | None:
-    return run.crossing.scored_s if run.crossing else None
-
-
-def _bytes_over(link: str) -> Callable[[Run], float | None]:
-    return lambda run: run.payload_bytes(link)
 
 
 def _number(

@@ -190,17 +190,13 @@ def pairs_of(runs: Iterable[Run]) -> tuple[list[dict[str, Any]], int]:
             "seed": seed,
             "emulated_step_s": _step_s(both["emulated"]),
             "simulated_step_s": _step_s(both["simulated"]),
-            "emulated_target_s": _target_s(both["emulated"]),
-            "simulated_target_s": _target_s(both["simulated"]),
+            "emulated_target_s": both["emulated"].to_target_s,
+            "simulated_target_s": both["simulated"].to_target_s,
         }
         for (study, configuration, arm, seed), both in sorted(by_run.items())
         if len(both) == 2
     ]
     return pairs, invalid
-
-
-def _target_s(run: Run) -> float | None:
-    return run.crossing.scored_s if run.crossing else None
 
 
 def _step_s(run: Run) -> float:

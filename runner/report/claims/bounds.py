@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from scipy.special import stdtrit
 
 from ..data.arms import Arm
-from ..data.load import Run
+from ..data.load import Run, value_at
 from ..data.means import geometric_mean
 from ..data.rank_times import by_rank, shares, uneven_devices
 from ..statistics.verdict import Bound
 from ..statistics.welch import FEWEST_RUNS, LEVEL, Times, exponential, mean_of
+from .recorded import ranks_of
 
 COMMUNICATION, BALANCE = "communication", "balance and communication"
 _SHARES = ("batches", "samples_of_worker")  # where a strategy records that its ranks take unequal numbers
@@ -57,12 +58,8 @@ def in_words(bound: Bound) -> str:
 
 def differ(run: Run) -> bool:
     """Whether the ranks have unequal devices: as configured, by their model, or by measured steps."""
-    rows = run.environment.get("ranks")
-    ranks = [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
-    models = {str(row.get("device_model")) for row in ranks if row.get("device_model") is not None}
-    cluster = run.config.get("cluster")
-    device = cluster.get("device") if isinstance(cluster, Mapping) else None
-    traced = isinstance(device, Mapping) and bool(device.get("trace"))
+    models = {str(row["device_model"]) for row in ranks_of(run) if row.get("device_model") is not None}
+    traced = bool(value_at(run.config, "cluster", "device", "trace"))
     return uneven_devices(run) or len(models) > 1 or traced
 
 

@@ -89,7 +89,7 @@ def most_threads(run: Run) -> tuple[int, int] | None:
 def _threads_of_hosts(run: Run, *, helpers: int = 0) -> dict[str, int]:
     """Threads by host, with `helpers` more for each rank; empty if one is not known."""
     threads: dict[str, int] = defaultdict(int)
-    for row in _ranks(run):
+    for row in ranks_of(run):
         if not isinstance(row.get("threads"), int):
             return {}
         threads[str(row.get("host"))] += row["threads"] + helpers
@@ -99,7 +99,7 @@ def _threads_of_hosts(run: Run, *, helpers: int = 0) -> dict[str, int]:
 def _cores_of_hosts(run: Run) -> dict[str, int]:
     """Cores by host; empty if one is not known."""
     cores: dict[str, set[int]] = defaultdict(set)
-    for row in _ranks(run):
+    for row in ranks_of(run):
         if not isinstance(row.get("cores"), list):
             return {}
         cores[str(row.get("host"))].update(row["cores"])
@@ -119,7 +119,7 @@ def _cores_of_hosts(run: Run) -> dict[str, int]:
 def hosts(run: Run) -> list[str]:
     """The machines of a run's nodes, each once; empty if one is not known."""
     nodes: dict[str, str] = {}
-    for row in _ranks(run):
+    for row in ranks_of(run):
         if row.get("host") is None:
             return []
         nodes.setdefault(str(row.get("node")), str(row["host"]))
@@ -131,7 +131,7 @@ def _of_ranks(field: str, *, counted: bool = False) -> Callable[[Run], str | Non
     """The distinct values that the ranks recorded in `field`; `counted`: in rank order, `1 x 4`."""
 
     def read(run: Run) -> str | None:
-        values = [row.get(field) for row in _ranks(run)]
+        values = [row.get(field) for row in ranks_of(run)]
         if not values or None in values:
             return None
         if not counted:
@@ -144,19 +144,11 @@ def _of_ranks(field: str, *, counted: bool = False) -> Callable[[Run], str | Non
 def _of(part: str, *names: str) -> Callable[[Run], str | None]:
     """What stands at `names` in the run's `part`, "environment" or "summary"."""
 
-    def read(run: Run) -> str | None:
-        value = value_at(getattr(run, part), *names)
-        return None if value is None else text(value)
-
-    return read
+    return lambda run: _text(value_at(getattr(run, part), *names))
 
 
-def _hosts(run: Run) -> str | None:
-    return ", ".join(hosts(run)) or None
-
-
-def _samples(run: Run) -> str | None:
-    return None if run.samples is None else text(run.samples)
+def _text(value: Any) -> str | None:
+    return None if value is None else text(value)
 
 
 def _system(run: Run) -> str | None:
@@ -241,7 +233,8 @@ def _schema(run: Run) -> str | None:
     return None if None in versions else " and ".join(str(version) for version in versions)
 
 
-def _ranks(run: Run) -> list[Mapping[str, Any]]:
+def ranks_of(run: Run) -> list[Mapping[str, Any]]:
+    """What each rank recorded of its place and device."""
     rows = run.environment.get("ranks")
     return [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
 
@@ -286,14 +279,6 @@ def _data_files(run: Run) -> str | None:
     return str(digests.get("files", "as configured")) if isinstance(digests, Mapping) else None
 
 
-def _count_of_evaluations(run: Run) -> str | None:
-    return str(len(run.evaluations)) if run.evaluations else None
-
-
-def _clock(run: Run) -> str | None:
-    return None if run.world == "unknown" else run.world
-
-
 QUANTITIES = (
     Quantity("model.initial", "initial weights, digest", _of("summary", "digests", "initial_weights")),
     Quantity("model.parameters", "trainable numbers of the model", _of("summary", "parameters")),
@@ -301,14 +286,16 @@ QUANTITIES = (
     Quantity("data.files", "files of the data set, digest", _data_files),
     Quantity("data.local_batch", "samples of each rank in a step", local_batch),
     Quantity("data.left_out", "samples left out of an epoch", _of("summary", "left_out_samples")),
-    Quantity("data.samples", "samples trained in all", _samples, complete=True),
+    Quantity("data.samples", "samples trained in all", lambda run: _text(run.samples), complete=True),
     Quantity("evaluation.set", "evaluation set: split, samples", _evaluations("split", "count")),
     Quantity("evaluation.mode", "how models were evaluated", _evaluations("mode")),
-    Quantity("evaluation.count", "evaluations", _count_of_evaluations, complete=True),
+    Quantity(
+        "evaluation.count", "evaluations", lambda run: _text(len(run.evaluations) or None), complete=True
+    ),
     Quantity("tuning", "tuning: trials of the arm, seeds, what was searched of all", _tuning),
     Quantity("arithmetic.flags", "flags of arithmetic (TF32, ...)", _of("environment", "arithmetic")),
     Quantity("hardware.node_speed", "modelled speed of all ranks of a node", node_speed),
-    Quantity("hardware.hosts", "nodes", _hosts, real=True),
+    Quantity("hardware.hosts", "nodes", lambda run: ", ".join(hosts(run)) or None, real=True),
     Quantity("hardware.system", "system", _system, real=True),
     Quantity("hardware.devices", "devices", _of_ranks("device"), real=True),
     Quantity("hardware.models", "models of the devices", _of_ranks("device_model"), real=True),
@@ -325,5 +312,5 @@ QUANTITIES = (
     Quantity("code.changes", "local changes, hash", _changes),
     Quantity("rules.version", "rules of measuring", _of("environment", "rules_version")),
     Quantity("rules.schema", "schemas of the records", _schema),
-    Quantity("rules.clock", "clock", _clock),
+    Quantity("rules.clock", "clock", lambda run: None if run.world == "unknown" else run.world),
 )

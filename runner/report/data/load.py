@@ -177,6 +177,11 @@ class Run:
         return None if self.target is None else crossing(self.evaluations, self.target, metric=self.metric)
 
     @property
+    def to_target_s(self) -> float | None:
+        """The scored time of the crossing, seconds of T_train."""
+        return self.crossing.scored_s if self.crossing else None
+
+    @property
     def resumed(self) -> bool:
         return len(self.status.get("attempts") or []) > 1 or self.replaced_rows > 0
 

@@ -35,7 +35,7 @@ def target_mean(arm: Arm) -> float | None:
     """Geometric mean of the scored crossing times, seconds; only if all that count reached the target."""
     if len(arm.reached) != len(arm.counted):
         return None
-    return geometric_mean([run.crossing.scored_s for run in arm.reached if run.crossing])
+    return geometric_mean([run.to_target_s for run in arm.reached])
 
 
 def train_mean(arm: Arm) -> float | None:

@@ -3,10 +3,9 @@
 import math
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any
 
 from .arms import Comparison
-from .load import PARTS, Run
+from .load import PARTS, Run, value_at
 
 EVEN = 1.02  # times: shares less apart than this are those of whole samples
 
@@ -51,17 +50,10 @@ def is_uneven(comparison: Comparison) -> bool:
 
 def uneven_devices(run: Run) -> bool:
     """Whether some rank is meant to be slower than others, or has another device."""
-    cluster = run.config.get("cluster")
-    device = cluster.get("device") if isinstance(cluster, Mapping) else None
-    if not isinstance(device, Mapping):
-        return False
-    straggler = device.get("straggler")
-    slow = isinstance(straggler, Mapping) and straggler.get("rank") is not None
-    return slow or any(len(set(map(str, _list(device.get(key))))) > 1 for key in ("speeds", "kind"))
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
+    if value_at(run.config, "cluster", "device", "straggler", "rank") is not None:
+        return True
+    by_rank = [value_at(run.config, "cluster", "device", key) for key in ("speeds", "kind")]
+    return any(isinstance(values, list) and len(set(map(str, values))) > 1 for values in by_rank)
 
 
 def _uneven_shares(run: Run) -> bool:

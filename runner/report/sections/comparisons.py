@@ -137,7 +137,7 @@ def crossing_words(run: Run) -> str:
         return words.MISSING
     if run.crossing is None:
         return "not reached" if run.counted else words.MISSING
-    return words.seconds(run.crossing.scored_s)
+    return words.seconds(run.to_target_s)
 
 
 def interval_words(run: Run) -> str:

@@ -185,7 +185,7 @@ def _run_row(comparison: Comparison, arm: Arm, run: Run, metrics: Sequence[Metri
         "reached": None if run.target is None else first is not None,
         "crossing_after_s": first.after_s if first else None,
         "crossing_stamp_s": first.stamp_s if first else None,
-        "to_target_s": first.scored_s if first else None,
+        "to_target_s": run.to_target_s,
         "to_target_samples": first.scored_samples if first else None,
         "to_target_wall_s": first.wall_s if first else None,
         "evaluations": len(run.evaluations),

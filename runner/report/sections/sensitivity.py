@@ -117,7 +117,7 @@ def _seconds(arm: Arm | None, measure: str, seeds: set[str]) -> float | None:
 
 def _time(run: Run, measure: str) -> float | None:
     if measure == TARGET:
-        return run.crossing.scored_s if run.crossing else None
+        return run.to_target_s
     if measure == TRAIN or run.train_s is None:
         return run.train_s
     return run.train_s / run.samples if run.samples else None

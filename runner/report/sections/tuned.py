@@ -7,8 +7,8 @@ comparisons, each with its baseline, noise floors and verdicts. Source: docs/met
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from ..data.arms import Arm, Comparison, settings, text
 from ..data.load import Run
@@ -17,44 +17,15 @@ from ..statistics import reached
 from ..statistics.welch import Interval, Times, regret
 from ..target import budget_s, study_of, way
 
+Row = dict[str, Any]
 NO_DEFAULT = "no run with the default settings"
 
 
-@dataclass(frozen=True, kw_only=True)
-class TunedArm:
-    """An arm equally tuned, and the one it was tuned from, None where no run of that lies there.
-
-    `settings`: what the tuned arm has otherwise, by dotted key. `device_hours`: of training, times ranks, all
-    trials together. `regret`: T_default / T_tuned - 1, None where `why` says so; `ends`: its interval, None
-    below 3 runs; `bound`: "≥" where runs with the default settings missed the target and count at the budget,
-    "≤" where tuned ones did.
-    """
-
-    comparison: Comparison
-    default: Arm | None
-    tuned: Arm
-    trials: int
-    failed: int
-    device_hours: float
-    space: str
-    settings: dict[str, str]
-    regret: float | None
-    ends: Interval | None
-    bound: str
-    why: str
-    level: float
-
-    @property
-    def name(self) -> str:
-        """The arm as the study calls it."""
-        return self.tuned.runs[0].tuned
-
-
-def tuned_arms(comparisons: Sequence[Comparison]) -> list[TunedArm]:
-    """Every tuned arm, without second baselines and placebos, in the order of the comparisons."""
+def tuned_arms(comparisons: Sequence[Comparison]) -> list[tuple[Arm, Row]]:
+    """Every tuned arm with its row of the table, without second baselines and placebos, in order."""
     paper = {_place(c): c for c in comparisons if not c.tuned}
     return [
-        _tuned_arm(comparison, paper.get(_place(comparison)), arm)
+        (arm, _row(comparison, paper.get(_place(comparison)), arm))
         for comparison in comparisons
         if comparison.tuned
         for arm in comparison.arms
@@ -62,49 +33,53 @@ def tuned_arms(comparisons: Sequence[Comparison]) -> list[TunedArm]:
     ]
 
 
-def winner_words(arm: TunedArm) -> str:
-    """The tuned settings as they are typed."""
-    if arm.default is None:
-        return "not known: no run with the default settings"
-    return " ".join(f"{key}={value}" for key, value in arm.settings.items()) or "the default settings"
-
-
-def regret_words(arm: TunedArm) -> str:
+def regret_words(row: Row) -> str:
     """`20.0 % [12.1 %, 28.4 %]`, or why there is none."""
-    if arm.regret is None:
-        return arm.why
-    ends = arm.ends
-    point = f"{arm.bound} {arm.regret:.1%}".strip()
-    if ends is None:
+    if row["regret"] is None:
+        return row["remarks"]
+    low, high = row["regret_low"], row["regret_high"]
+    point = f"{row['regret_bound']} {row['regret']:.1%}".strip()
+    if low is None:
         return f"{point}, no interval below 3 runs"
-    low = f"{ends.low:.1%}" if ends.low > -1 else "no lower end"
-    high = f"{ends.high:.1%}" if math.isfinite(ends.high) else "no upper end"
-    return f"{point} [{low}, {high}]"
+    lowest = f"{low:.1%}" if low > -1 else "no lower end"
+    highest = f"{high:.1%}" if math.isfinite(high) else "no upper end"
+    return f"{point} [{lowest}, {highest}]"
 
 
-def _tuned_arm(comparison: Comparison, others: Comparison | None, arm: Arm) -> TunedArm:
+def _row(comparison: Comparison, others: Comparison | None, arm: Arm) -> Row:
+    """`others`: the comparison of the study's own settings.
+
+    `device_hours`: of training, times ranks, all trials together. `regret`: T_default / T_tuned - 1, None
+    where `remarks` say why; `regret_bound`: "≥" where runs with the default settings missed the target and
+    count at the budget, "≤" where tuned ones did.
+    """
     first = arm.runs[0]
     candidates = [other for other in others.arms if not other.runs[0].role] if others else []
     default = next((other for other in candidates if other.runs[0].arm_name == first.tuned), None)
     level = float(study_of(first, "level", 0.95))
     share, ends, bound, why = None, None, "", NO_DEFAULT
+    winner = f"not known: {NO_DEFAULT}"
     if others is not None and default is not None:
         share, ends, bound, why = _regret(others, default, arm, level)
-    return TunedArm(
-        comparison=comparison,
-        default=default,
-        tuned=arm,
-        trials=int(study_of(first, "tune_trials", 0)),
-        failed=int(study_of(first, "tune_failed", 0)),
-        device_hours=float(study_of(first, "tune_device_hours", 0.0)),
-        space=str(study_of(first, "tune_space", "")),
-        settings=_changes(default.runs[0], first) if default else {},
-        regret=share,
-        ends=ends,
-        bound=bound,
-        why=why,
-        level=level,
-    )
+        changes = _changes(default.runs[0], first).items()
+        winner = " ".join(f"{key}={value}" for key, value in changes) or "the default settings"
+    return {
+        **comparison.place,
+        "arm": first.tuned,
+        "trials": int(study_of(first, "tune_trials", 0)),
+        "failed_trials": int(study_of(first, "tune_failed", 0)),
+        "device_hours": float(study_of(first, "tune_device_hours", 0.0)),
+        "winner": winner,
+        "default_runs": len(default.counted) if default else 0,
+        "tuned_runs": len(arm.counted),
+        "regret": share,
+        "regret_bound": bound,
+        "regret_low": ends.low if ends else None,
+        "regret_high": ends.high if ends else None,
+        "level": level,
+        "remarks": why,
+        "space": str(study_of(first, "tune_space", "")),
+    }
 
 
 def _regret(
@@ -155,19 +130,19 @@ class TunedSection(Section):
 <table class="sortable prose">
 <caption>Every arm had as many trials, at the same points, with the same seeds, on the validation split; none
 of these seeds is scored. Searched of all arms:
-{{ section.arms | map(attribute="space") | unique | join("; ") }}. Regret of the default: how much longer the
-study's own settings take than the tuned ones, to the target (without one, for all work), with its interval,
-on scored seeds. Large in one arm only: then the defaults decided between the arms. All numbers:
+{{ section.arms | map(attribute="1.space") | unique | join("; ") }}. Regret of the default: how much longer
+the study's own settings take than the tuned ones, to the target (without one, for all work), with its
+interval, on scored seeds. Large in one arm only: then the defaults decided between the arms. All numbers:
 <a href="tuning.csv">tuning.csv</a>.</caption>
 <thead><tr><th scope="col">Arm</th><th scope="col">Trials</th><th scope="col">Failed</th>
 <th scope="col">Device-hours</th><th scope="col">Regret of the default</th>
 <th scope="col" class="text">Tuned settings</th><th scope="col" class="text">Remarks</th></tr></thead>
-{% for arm in section.arms %}
+{% for arm, row in section.arms %}
 <tbody><tr class="arm">
-<th scope="row">{{ swatch(arm.tuned.index) }}{{ arm.name }}</th><td>{{ arm.trials }}</td>
-<td>{{ arm.failed }}</td><td>{{ "%.4g" | format(arm.device_hours) }}</td>
-<td>{{ section.regret_words(arm) }}</td><td class="text settings-of">{{ section.winner_words(arm) }}</td>
-<td class="text">{% if arm.regret is not none %}<small>{{ arm.why }}</small>{% endif %}</td></tr></tbody>
+<th scope="row">{{ swatch(arm.index) }}{{ row.arm }}</th><td>{{ row.trials }}</td>
+<td>{{ row.failed_trials }}</td><td>{{ "%.4g" | format(row.device_hours) }}</td>
+<td>{{ section.regret_words(row) }}</td><td class="text settings-of">{{ row.winner }}</td>
+<td class="text">{% if row.regret is not none %}<small>{{ row.remarks }}</small>{% endif %}</td></tr></tbody>
 {% endfor %}
 </table>
 </div>
@@ -175,33 +150,11 @@ on scored seeds. Large in one arm only: then the defaults decided between the ar
 {% endif %}
 """
     regret_words = staticmethod(regret_words)
-    winner_words = staticmethod(winner_words)
 
     @cached_property
-    def arms(self) -> list[TunedArm]:
+    def arms(self) -> list[tuple[Arm, Row]]:
         return tuned_arms(self.results.configured)
 
     def tables(self) -> dict[str, Rows]:
         """`tuning`: a row per tuned arm."""
-        return with_rows(
-            tuning=[
-                {
-                    **arm.comparison.place,
-                    "arm": arm.name,
-                    "trials": arm.trials,
-                    "failed_trials": arm.failed,
-                    "device_hours": arm.device_hours,
-                    "winner": winner_words(arm),
-                    "default_runs": len(arm.default.counted) if arm.default else 0,
-                    "tuned_runs": len(arm.tuned.counted),
-                    "regret": arm.regret,
-                    "regret_bound": arm.bound,
-                    "regret_low": arm.ends.low if arm.ends else None,
-                    "regret_high": arm.ends.high if arm.ends else None,
-                    "level": arm.level,
-                    "remarks": arm.why,
-                    "space": arm.space,
-                }
-                for arm in self.arms
-            ]
-        )
+        return with_rows(tuning=[row for _, row in self.arms])

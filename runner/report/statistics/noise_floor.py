@@ -21,22 +21,14 @@ def distance(log_ratio: Any, half_width: Any = 0.0) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Floor:
-    """A noise floor as a share, and the interval of the ratio of times that it was made from.
-
-    m_clock: A over A′, same seeds and same trajectory, so that only clock and machine differ. m_fresh: A over
-    A″, fresh seeds on all axes.
-    """
+    """m_clock or m_fresh as a share, and the interval of the ratio of times that it was made from."""
 
     value: float
     interval: Interval
 
     @property
     def misses_1(self) -> bool:
-        """Whether the interval misses 1.
-
-        Of m_clock it shows a bias by order or slot, and all verdicts of the study become provisional. Of
-        m_fresh it is expected in 1 of 20 sound studies, and printed.
-        """
+        """Whether the interval misses 1: of m_clock a bias; of m_fresh expected in 1 of 20 sound studies."""
         return not self.interval.holds(1.0)
 
 
@@ -84,11 +76,7 @@ def clock_floor(log_ratios: Sequence[float], *, level: float = LEVEL) -> Floor |
 
 
 def fresh_floor(ratio: Ratio | None) -> Floor | None:
-    """m_fresh from the ratio A / A″; None without one, or where a run of A or A″ missed the target.
-
-    Such a run counts at the budget, which the plan chose: a floor made of it would measure the plan's budget
-    and not what two baselines differ by.
-    """
+    """m_fresh from the ratio A / A″; None without one, or where a run of A or A″ missed the target."""
     if ratio is None or ratio.side:
         return None
     return Floor(value=float(distance(ratio.estimate.difference)), interval=ratio.interval)

@@ -82,8 +82,7 @@ def quality_at_time(
 ) -> Verdict:
     """`better`, on the metric of the last evaluation up to one common time (`last_up_to`).
 
-    `step_ratio`: interval of the ratio of times per step; no verdict unless it lies wholly inside [0.95,
-    1.05].
+    `step_ratio`: interval of the ratio of times per step; no verdict unless it lies inside `SAME_STEP`.
     """
     if step_ratio is None or step_ratio.low < SAME_STEP.low or step_ratio.high > SAME_STEP.high:
         ends = "unknown" if step_ratio is None else f"[{step_ratio.low:.3g}, {step_ratio.high:.3g}]"

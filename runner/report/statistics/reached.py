@@ -77,8 +77,7 @@ def median_s(arm: Reached) -> float | None:
 def compare(base: Reached, arm: Reached, *, level: float = LEVEL) -> Ratio | None:
     """The ratio of crossing times; failures of one arm enter at the budget and leave one end unknown.
 
-    Failures of the baseline only: its true times are at least that long, "≥"; of the arm only: "≤". None if
-    both have failures, if fewer than half of either reached it (rate only, no time), or below 3 runs. The
+    None if both have failures, if fewer than half of either reached it (rate only), or below 3 runs. The
     interval is that of the times at the budget with its open end removed, since the printed point alone would
     leave out the scatter.
     """

@@ -96,7 +96,7 @@ def test_what_a_reader_must_not_miss_is_visible(mixed: tuple[Path, Path]) -> Non
     text = " ".join(Text((out / "index.html").read_text()).text.split())
     for words in (
         *("local processes, real time", "no asynchronous phase", "4 ranks on 2 cores (7 runs)"),
-        *("3 runs did not finish", "3 of 5 [0.23, 0.88]", "median", "not reached", "last line"),
+        *("3 runs did not finish", "3 of 5 [0.23, 0.88]", "median 130.1 s", "not reached", "last line"),
         *("The answer: small_cnn on digits", "in (90.00, 180.0] s", "127.3 s", "one run"),
     ):
         assert words in text

@@ -15,7 +15,7 @@ from daso_bench.runner.report.claims.fairness import FairnessRow, fairness, forb
 from daso_bench.runner.report.claims.speedups import all_speedups
 from daso_bench.runner.report.data.arms import Comparison, compare, row_of
 from daso_bench.runner.report.data.load import find_runs, load_runs
-from daso_bench.runner.report.sections.tuned import TunedArm, TunedSection, regret_words, tuned_arms
+from daso_bench.runner.report.sections.tuned import TunedSection, regret_words, tuned_arms
 
 Make = Callable[..., Path]
 TOLD = {"tune_trials": 8, "tune_space": "all", "tune_failed": 2, "tune_device_hours": 0.25}
@@ -51,9 +51,10 @@ def compared(root: Path) -> list[Comparison]:
     return compare(load_runs(root, "test"))
 
 
-def only(root: Path) -> TunedArm:
-    (found,) = tuned_arms(compared(root))
-    return found
+def only(root: Path) -> dict[str, Any]:
+    """The row of the one tuned arm."""
+    ((_, row),) = tuned_arms(compared(root))
+    return row
 
 
 def test_tuned_rows_are_a_comparison_of_their_own_with_their_own_baseline(make_run: Make, tmp_path: Path):
@@ -81,18 +82,17 @@ def test_a_default_of_120_s_against_a_tuned_100_s_is_a_regret_of_20_percent(make
 
 def test_times_to_the_target_carry_their_grid_into_the_regret(make_run: Make, tmp_path: Path):
     rows(make_run, tmp_path, "ddp", (120, 120, 120), (100, 100, 100))
-    arm = only(tmp_path)
-    assert arm.regret == pytest.approx(0.2)
-    assert arm.ends is not None
-    assert arm.ends.low < 0.05
-    assert arm.ends.high > 0.35
+    row = only(tmp_path)
+    assert row["regret"] == pytest.approx(0.2)
+    assert row["regret_low"] < 0.05
+    assert row["regret_high"] > 0.35
 
 
 def test_defaults_that_missed_the_target_give_a_regret_of_at_least(make_run: Make, tmp_path: Path):
     rows(make_run, tmp_path, "ddp", (120, 120, -120), (100, 100, 100))
     found = only(tmp_path)
-    assert found.bound == "≥"
-    assert found.why == "reached the target: 2 of 3 as default, 3 of 3 tuned"
+    assert found["regret_bound"] == "≥"
+    assert found["remarks"] == "reached the target: 2 of 3 as default, 3 of 3 tuned"
     assert regret_words(found).startswith("≥ ")
     assert regret_words(found).endswith("no upper end]")
 
@@ -117,7 +117,7 @@ def test_second_baselines_are_no_tuned_arms(make_run: Make, tmp_path: Path):
     rows(make_run, tmp_path, "ddp", (120,), (100,))
     place = {"arm": "ddp tuned, fresh seeds", "tuned": "ddp", "role": "fresh_seeds", **TOLD}
     make_run(tmp_path, "ddp", 10**6, CROSSED, place=place, arm="tuned fresh")
-    assert [one.name for one in tuned_arms(compared(tmp_path))] == ["ddp"]
+    assert [row["arm"] for _, row in tuned_arms(compared(tmp_path))] == ["ddp"]
 
 
 def test_the_page_shows_both_rows_and_what_tuning_cost(make_run: Make, tmp_path: Path):
