@@ -109,6 +109,8 @@ def choose(curves: Sequence[Sequence[float]], train_s: Sequence[float], validati
 
 def grid_step(accuracy: float, validation: int, test: int) -> float:
     """√(p(1-p)(1/M_v + 1/M_t)) up to the next of 1, 2, 2.5, 5 times a power of ten; at least 0.001."""
+    if min(validation, test) < 1:
+        raise ConfigError(f"splits of {validation} and {test} samples: must be 1 or more each")
     p = min(max(accuracy, 0.0), 1.0)
     error = max(1e-3, math.sqrt(p * (1 - p) * (1 / validation + 1 / test)))
     power_of_ten = 10.0 ** math.floor(math.log10(error))
