@@ -1,5 +1,6 @@
 """The terms of the conformance kit (candidate, check, result), and the comparisons by which a check fails."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -7,7 +8,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from ...strategies.base import Strategy
-from .scenario import History
+from .scenario import Call, History
 
 RanksOfNodes = tuple[int, ...]
 """Number of ranks on each node: (2, 1) is a node of two ranks and a node of one."""
@@ -101,6 +102,15 @@ def require_same_walk(
         require_equal(value, parameters[step], where, got.names, tolerance)
     if isinstance(wanted, History):
         require_equal(got.final, wanted.final, f"{what}: rank {got.rank}, at the end", got.names, tolerance)
+
+
+def require_same_calls(got: Sequence[Call], wanted: Sequence[Call], where: str) -> None:
+    """Raise Failed unless both have the same calls, each equally often."""
+    ours, theirs = Counter(got), Counter(wanted)
+    for call in [*(ours - theirs), *(theirs - ours)]:
+        raise Failed(
+            f"{where}, step {call.step + 1}: {call} is called {ours[call]} times, must be {theirs[call]}"
+        )
 
 
 def require_agreement(models: Sequence[Tensor], where: str, names: Names = ()) -> None:

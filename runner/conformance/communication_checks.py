@@ -1,13 +1,12 @@
 """Contract checks on communication and time: calls, stop requests, sync points, buckets, virtual time."""
 
 import dataclasses
-from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 
 from ..communication.link_costs import AlphaBeta
 from ..training.device_model import Profile
-from .checks import Candidate, Failed, RanksOfNodes
+from .checks import Candidate, Failed, RanksOfNodes, require_same_calls
 from .driver import drive
 from .scenario import Call, History
 from .trial import (
@@ -166,7 +165,12 @@ def largest_delay(candidate: Candidate, ranks: RanksOfNodes) -> int | str:
             histories = _ask_to_stop(candidate, ranks, asking, begin)
             delays.append(_require_heard(candidate, histories, what, begin, asking))
             if not independent(candidate):
-                _require_no_other_calls(histories, quiet, what)
+                for history, undisturbed in zip(histories, quiet, strict=True):
+                    calls, usual = (
+                        [c for c in h.calls if c.during in ("step", "epoch") and c.step < history.steps]
+                        for h in (history, undisturbed)
+                    )
+                    require_same_calls(calls, usual, f"{what} changes the calls of rank {history.rank}")
     for history in saved(candidate, ranks):
         if not any(history.agreed.values()):
             raise Failed(
@@ -185,16 +189,6 @@ def _ask_to_stop(candidate: Candidate, ranks: RanksOfNodes, asking: int, begin: 
         if all(any(history.agreed.values()) for history in histories):
             return histories
     return drive(run, network=NETWORK, step_time=STEP_NS)
-
-
-def _require_no_other_calls(histories: Sequence[History], quiet: Sequence[History], what: str) -> None:
-    for history, undisturbed in zip(histories, quiet, strict=True):
-        calls, usual = (
-            Counter(c for c in h.calls if c.during in ("step", "epoch") and c.step < history.steps)
-            for h in (history, undisturbed)
-        )
-        for call in [*(calls - usual), *(usual - calls)]:
-            raise Failed(f"{what} changes the calls of rank {history.rank} in step {call.step + 1}: {call}")
 
 
 def _require_heard(

@@ -20,7 +20,7 @@ from ..simulation.simulator import Deadlock, Simulator
 from ..training import checkpoint
 from ..training.device_model import Device, StepTime
 from .checks import Failed
-from .given_workload import GivenData
+from .given_workload import given_data
 from .observer import LoggedTraffic, ScenarioObserver, observed_run
 from .scenario import History, Problem, Saved, Scenario
 
@@ -90,8 +90,7 @@ def drive(
     """
     took: StepTime = step_time if callable(step_time) else lambda rank, samples: step_time
     simulator = Simulator(scenario.topology, network)
-    data = GivenData(scenario)
-
+    data = given_data(scenario)
     agreed: list[dict[int, bool]] = [{} for _ in range(scenario.topology.ranks)]
 
     def body(rank: int) -> History:

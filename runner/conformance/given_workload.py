@@ -102,33 +102,31 @@ class GivenTask(Classification):
         return targets[torch.arange(samples) % len(targets)]
 
 
-class GivenData:
-    """The scenario's batches, made once for all ranks of a process.
-
-    `batch`: (rank, step from 0) -> inputs, targets; `sizes`: step -> samples of each rank, before shares.
-    """
-
-    def __init__(self, scenario: Scenario) -> None:
-        ranks, shift = scenario.topology.ranks, scenario.strategy_class.piece_shift
-        data = cache(scenario.problem.data)
-        self.batch: Data = lambda rank, step: data((rank + shift) % ranks, step)
-        self.sizes = cache(lambda step: tuple(len(self.batch(rank, step)[1]) for rank in range(ranks)))
+def given_data(scenario: Scenario) -> Data:
+    """The scenario's batches, made once for all ranks of a process."""
+    ranks, shift = scenario.topology.ranks, scenario.strategy_class.piece_shift
+    data = cache(scenario.problem.data)
+    return lambda rank, step: data((rank + shift) % ranks, step)
 
 
 class GivenOrder(BatchOrder):
     """The batches that the scenario gives to each rank and step; shares cut all of a step anew."""
 
-    def __init__(self, scenario: Scenario, data: GivenData, rank: int) -> None:
-        self.data, self.rank = data, rank
+    def __init__(self, scenario: Scenario, data: Data, rank: int) -> None:
+        self.data, self.rank, self.ranks = data, rank, scenario.topology.ranks
         self.independent = issubclass(scenario.strategy_class, AsynchronousStrategy)
         self.steps_per_epoch = scenario.steps_per_epoch
         if self.independent:
             self.samples_per_epoch = self.steps_per_epoch * scenario.global_batch_size
         else:
-            self.samples_per_epoch = sum(sum(data.sizes(step)) for step in range(self.steps_per_epoch))
+            self.samples_per_epoch = sum(sum(self.given(step)) for step in range(self.steps_per_epoch))
+
+    def given(self, step: int) -> tuple[int, ...]:
+        """Samples of each rank in `step` (from 0), before shares."""
+        return tuple(len(self.data(rank, step)[1]) for rank in range(self.ranks))
 
     def sizes(self, progress: Progress) -> tuple[int, ...]:
-        sizes = self.data.sizes(progress.step)
+        sizes = self.given(progress.step)
         return sizes if self.shares is None else cut(sum(sizes), self.shares)
 
     def piece(self, progress: Progress) -> Tensor:
@@ -141,7 +139,7 @@ class GivenOrder(BatchOrder):
         raise NotImplementedError("batches are given, not drawn from a data set")
 
     def first_sizes(self) -> tuple[int, ...]:
-        return self.data.sizes(0)
+        return self.given(0)
 
     def counted(self, sizes: tuple[int, ...]) -> int:
         return sizes[self.rank] if self.independent else sum(sizes)
@@ -166,9 +164,9 @@ class GivenBatches(Loader):
     def next(self, progress: Progress) -> Images:
         data, rank, sizes = self._order.data, self._order.rank, progress.samples_of_rank
         if self._order.shares is None:
-            inputs, targets = data.batch(rank, progress.step)
+            inputs, targets = data(rank, progress.step)
             return inputs.clone(), targets.clone()
-        pieces = [data.batch(other, progress.step) for other in range(len(sizes))]
+        pieces = [data(other, progress.step) for other in range(len(sizes))]
         before = sum(sizes[:rank])
         piece = slice(before, before + sizes[rank])
         return torch.cat([x for x, _ in pieces])[piece], torch.cat([t for _, t in pieces])[piece]
@@ -207,13 +205,13 @@ def splits_of(scenario: Scenario) -> Splits:
     return replace(ghost_data("given", 1, 0, 0), shape=shape)  # pyright: ignore[reportArgumentType]
 
 
-def workload_of(scenario: Scenario, data: GivenData, comm: Communicator) -> Workload:
+def workload_of(scenario: Scenario, data: Data, comm: Communicator) -> Workload:
     """The scenario's model, loss and batches for one rank."""
     seed_generators(stream_seed(scenario.seed, "init"))
     model = scenario.problem.model().train()
     seed_generators(stream_seed(scenario.seed, "dropout", comm.rank))
     order = GivenOrder(scenario, data, comm.rank)
-    task = GivenTask(classes=2, problem=scenario.problem, data=data.batch)
+    task = GivenTask(classes=2, problem=scenario.problem, data=data)
     return Workload(model=model, task=task, batch_order=order, loader=GivenBatches(order))
 
 

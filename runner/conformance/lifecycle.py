@@ -16,10 +16,11 @@ from .checks import (
     RanksOfNodes,
     require_agreement,
     require_equal,
+    require_same_calls,
     require_same_walk,
 )
 from .driver import drive
-from .scenario import Call, History
+from .scenario import History
 from .trial import (
     NETWORK,
     STEP_NS,
@@ -192,13 +193,17 @@ def _require_continued(new: History, old: History, where: str, *, complete: bool
         at = f"{where}: rank {new.rank}, at the end"
         require_equal(new.final, old.final, at, new.names)
         require_equal(new.given, old.given, f"{at}, averaged_model()", new.names)
-        ours, theirs = _without_times(new.summary), _without_times(old.summary)
-        for key in ours:
-            if ours[key] != theirs.get(key):
-                raise Failed(f"{at}: summary() has {key}={ours[key]}, unbroken {theirs.get(key)}")
+        summary, unbroken = _without_times(new.summary), _without_times(old.summary)
+        for key in summary:
+            if summary[key] != unbroken.get(key):
+                raise Failed(f"{at}: summary() has {key}={summary[key]}, unbroken {unbroken.get(key)}")
     first, end = min(new.parameters), max(new.parameters)
     kinds = STRATEGY_CALLS if complete else ("step", "epoch")
-    _require_same_calls(_calls(new, kinds, first, end), _calls(old, kinds, first, end), where, new)
+    ours, theirs = (
+        [call for call in history.calls if call.during in kinds and first <= call.step < end]
+        for history in (new, old)
+    )
+    require_same_calls(ours, theirs, f"{where}: rank {new.rank}")
 
 
 def _without_times(value: Any) -> Any:
@@ -208,20 +213,6 @@ def _without_times(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_without_times(item) for item in value if not isinstance(item, float)]
     return value
-
-
-def _calls(history: History, kinds: Sequence[str], first: int, end: int) -> list[Call]:
-    return [call for call in history.calls if call.during in kinds and first <= call.step < end]
-
-
-def _require_same_calls(got: list[Call], wanted: list[Call], where: str, history: History) -> None:
-    for call, must in zip(got, wanted, strict=False):
-        if call != must:
-            raise Failed(
-                f"{where}: rank {history.rank}, step {call.step + 1}: calls {call}, must call {must}"
-            )
-    if len(got) != len(wanted):
-        raise Failed(f"{where}: rank {history.rank} makes {len(got)} calls, must make {len(wanted)}")
 
 
 # ------------------------------------------------------------------ the rest

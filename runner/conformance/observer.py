@@ -16,8 +16,8 @@ from ..training import checkpoint
 from ..training.context import Backend, TrainContext
 from ..training.trainer import Observer, Trainer
 from .checks import Failed
-from .given_workload import GivenData, GivenRates, config_of, splits_of, workload_of
-from .scenario import Call, History, Scenario
+from .given_workload import GivenRates, config_of, splits_of, workload_of
+from .scenario import Call, Data, History, Scenario
 
 CPU = torch.device("cpu")
 ENDLESS = 20
@@ -182,7 +182,7 @@ class ScenarioObserver(Observer):
 def observed_run(
     observer: ScenarioObserver,
     make_replica: Callable[[nn.Module, nn.Module], Replica],
-    data: GivenData,
+    data: Data,
     checkpoints: Path | None = None,
     device: torch.device = CPU,
 ) -> History:

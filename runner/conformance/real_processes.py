@@ -30,10 +30,11 @@ from .checks import (
     RanksOfNodes,
     require_agreement,
     require_equal,
+    require_same_calls,
     require_same_walk,
 )
 from .driver import drive
-from .given_workload import GivenData
+from .given_workload import given_data
 from .observer import LoggedTraffic, ScenarioObserver, observed_run
 from .scenario import Call, History, Problem, Scenario
 
@@ -55,14 +56,11 @@ def as_in_virtual_time(candidate: Candidate, ranks: RanksOfNodes) -> str | None:
     candidate, remark = without_measuring(candidate, ranks)
     candidate.strategy_class.check(candidate.config, trial.trial_scenario(candidate, ranks).plan)
     walks = _launch(candidate, ranks)
-    if issubclass(candidate.strategy_class, AsynchronousStrategy):
+    own_pace = issubclass(candidate.strategy_class, AsynchronousStrategy)
+    if own_pace or walks["fp32"][0].sizes != drive(scenario_of(candidate, ranks, torch.float32))[0].sizes:
         for name in PRECISIONS:
             require_agreement_of(walks[name], f"{name} over gloo")
-        return OWN_PACE
-    if walks["fp32"][0].sizes != drive(scenario_of(candidate, ranks, torch.float32))[0].sizes:
-        for name in PRECISIONS:
-            require_agreement_of(walks[name], f"{name} over gloo")
-        return OTHER_SIZES
+        return OWN_PACE if own_pace else OTHER_SIZES
     for name, (dtype, tolerance) in PRECISIONS.items():
         virtual = drive(scenario_of(candidate, ranks, dtype))
         for history, simulated in zip(walks[name], virtual, strict=True):
@@ -76,7 +74,7 @@ def require_as_virtual(history: History, virtual: History, what: str, tolerance:
     """Raise Failed where a rank differs from virtual time: parameters, result, calls, stop_agreed()."""
     require_same_walk(history, virtual, what, tolerance)
     require_equal(history.given, virtual.given, f"{what}: rank {history.rank}", history.names, tolerance)
-    _require_same_calls(history, virtual, what)
+    require_same_calls(_strategy_calls(history), _strategy_calls(virtual), f"{what}: rank {history.rank}")
     if history.agreed != virtual.agreed:
         raise Failed(f"{what}: rank {history.rank}: stop_agreed() answers otherwise")
 
@@ -135,15 +133,6 @@ def on_device(problem: Problem, device: torch.device) -> Problem:
         return inputs.to(device), targets.to(device)
 
     return dataclasses.replace(problem, model=model, data=data)
-
-
-def _require_same_calls(history: History, virtual: History, what: str) -> None:
-    ours, theirs = (Counter(_strategy_calls(h)) for h in (history, virtual))
-    for call in [*(ours - theirs), *(theirs - ours)]:
-        raise Failed(
-            f"{what}: rank {history.rank}, step {call.step + 1}: {ours[call]} times {call}, "
-            f"in virtual time {theirs[call]} times"
-        )
 
 
 def require_agreement_of(histories: Sequence[History], what: str) -> None:
@@ -268,4 +257,4 @@ def _walk(scenario: Scenario, comm: TorchCommunicator, checkpoints: Path | None)
         return TorchReplica(model, criterion, comm)
 
     observer = ScenarioObserver(scenario, comm)
-    return observed_run(observer, make_replica, GivenData(scenario), checkpoints, comm.device)
+    return observed_run(observer, make_replica, given_data(scenario), checkpoints, comm.device)

@@ -11,7 +11,6 @@ from numpy_optimizers import PLAIN, Recipe
 from references.daso import DEFAULTS as DASO
 from references.daso import Schedule
 from references.ddp import Compressor
-from references.heterogeneous import integers, level
 from references.sgp import mixing
 from world import Setting, World, bfloat16, float16, narrow_sum
 
@@ -141,35 +140,6 @@ def test_powersgd_owes_what_it_did_not_send():
     assert sent + one.errors.sum(0) == exactly(given)
     full = compressor(2, 2, generator.normal(size=(2, 2)))
     assert full.sum(rows, 1) == exactly(rows.sum(0))
-
-
-def test_shares_become_integers():
-    def shares(p: Sequence[float], total: int) -> list[int]:
-        limits = [(1, total)] * len(p)
-        return integers(level(lambda s: s * np.array(p), total, limits), total, limits).tolist()
-
-    assert shares((1, 1, 1), 1024) == [342, 341, 341]
-    assert shares((1, 1, 1), 512) == [171, 171, 170]
-    assert shares((70, 25, 5), 200) == [140, 50, 10]
-    assert shares((34, 33, 33), 1000) == [340, 330, 330]
-    assert shares((34, 33, 33), 200) == [68, 66, 66]
-    speeds = level(lambda s: s * np.array([1, 1, 1 / 6]), 512, [(1, 512)] * 3)
-    assert integers(speeds, 512, [(1, 512)] * 3).tolist() == [236, 236, 40]
-
-
-@pytest.mark.parametrize(
-    ("fixed", "least", "most", "batches"),
-    [
-        ((80, 20, 20), 1, (512,) * 3, (204, 264, 44)),
-        ((20, 20, 20), 1, (512,) * 3, (236, 236, 40)),
-        ((20, 20, 20), 1, (200, 512, 512), (200, 267, 45)),
-        ((20, 20, 20), 64, (512,) * 3, (224, 224, 64)),
-    ],
-)
-def test_times_become_shares(fixed: Sequence[float], least: int, most: Sequence[int], batches: Sequence[int]):
-    limits = [(least, high) for high in most]
-    real = level(lambda t: (t - np.array(fixed)) / np.array([1, 1, 6]), 512, limits)
-    assert integers(real, 512, limits).tolist() == list(batches)
 
 
 # ------------------------------------------------------------------ periodic

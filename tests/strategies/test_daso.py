@@ -9,7 +9,6 @@ import torch
 from harness import Linear, Trace, constant, drive
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from daso_bench.runner.communication.link_costs import Network
 from daso_bench.strategies.daso import DASO, DASOConfig, PlateauRule
@@ -86,21 +85,6 @@ def test_each_start_is_merged_exactly_wait_batches_later(steps, period, wait, lo
 
 
 @pytest.mark.parametrize(
-    ("keys", "steps", "expected"),
-    [
-        (dict(sync_every=4, wait_batches=1), 10, [-1, -1.5, -2.5, -3.5, -4.5, -5, -6, -7, -8, -9]),
-        (dict(sync_every=1, wait_batches=1), 6, [-1, -1.5, -2.25, -2.875, -3.5625, -4.5625]),
-        (dict(sync_every=2, wait_batches=1), 7, [None] * 6 + [-5.5]),
-        (dict(sync_every=8, wait_batches=2), 19, [None] * 18 + [-53 / 3]),
-    ],
-)
-def test_constant_gradient(keys, steps, expected):
-    for trace in drive(daso(**keys, **CYCLING), [1, 1], steps_per_epoch=steps):
-        for got, wanted in zip(values(trace), expected, strict=True):
-            assert wanted is None or got == pytest.approx(wanted, abs=1e-12)
-
-
-@pytest.mark.parametrize(
     ("nodes", "speeds"),
     [
         (2, (0.667, 0.750, 0.875, 0.917)),
@@ -128,32 +112,11 @@ BLOCKING: dict[str, Any] = dict(warmup_epochs=2, cooldown_epochs=0, allow_no_cyc
 # ------------------------------------------------------------------ B and W over the epochs
 
 
-def schedule(epochs: int, loss, **keys) -> list[tuple[int, int] | None]:
-    """(B, W) of each epoch, None where it is blocking."""
-    record = drive(daso(**keys), [1, 1], epochs=epochs, steps_per_epoch=1, losses=loss)[1].records
-    return [None if r["phase"] != "cycling" else (r["sync_every"], r["wait_batches"]) for r in record]
-
-
-def spans(*parts: tuple[int, tuple[int, int] | None]) -> list[tuple[int, int] | None]:
-    return [value for count, value in parts for _ in range(count)]
-
-
-def flat(epoch: int) -> float:
-    return 1.0
-
-
 @pytest.mark.parametrize(
     ("epochs", "each"), [(3, 1), (12, 1), (20, 1), (33, 1), (34, 2), (90, 4), (100, 4), (300, 13)]
 )
 def test_auto_scales_the_reference(epochs, each):
     assert DASOConfig().blocking_epochs(epochs) == (each, each)
-
-
-def test_flat_loss_20_epochs():
-    wanted = spans(
-        (1, None), (3, (4, 1)), (3, (2, 1)), (3, (1, 1)), (3, (4, 1)), (3, (2, 1)), (3, (1, 1)), (1, None)
-    )
-    assert schedule(20, flat) == wanted
 
 
 @settings(max_examples=50, deadline=None)
@@ -220,9 +183,6 @@ def test_runs_without_an_asynchronous_epoch_are_refused(epochs, keys, words):
 def test_ragged_nodes_are_refused():
     with pytest.raises(ConfigError, match=r"daso needs the same number of ranks on every node, got \[3, 1\]"):
         DASO.check(DASOConfig(), Plan(Topology.of([3, 1]), 12, 16))
-
-
-# ------------------------------------------------------------------ 16-bit transport
 
 
 # ------------------------------------------------------------------ time and bytes
@@ -292,18 +252,6 @@ def test_a_stop_request_of_one_step_waits_for_the_next_transfer():
     traces = drive(make, [2, 2], steps_per_epoch=12, stop_request=lambda rank, step: (rank, step) == (1, 2))
     assert [trace.agreed.index(True) for trace in traces] == [5] * 4
     assert all(trace.agreed.count(True) == 1 for trace in traces), "once told, it is not told again"
-
-
-def test_a_loss_that_is_not_finite_is_a_stop_request():
-    def data(rank: int, step: int) -> tuple[Tensor, Tensor]:
-        return torch.full(
-            (1, 1), math.inf if (rank, step) == (3, 1) else 1.0, dtype=torch.float64
-        ), torch.zeros(1)
-
-    model = lambda: Linear(torch.ones(1, dtype=torch.float64))  # noqa: E731
-    traces = drive(daso(**CYCLING), [2, 2], steps_per_epoch=10, data=data, model=model)
-    assert {tuple(trace.agreed) for trace in traces} == {tuple(traces[0].agreed)}
-    assert True in traces[0].agreed
 
 
 def test_labels_tell_what_did_not_happen():

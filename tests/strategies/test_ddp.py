@@ -19,17 +19,6 @@ from daso_bench.strategies.reductions import Hierarchical
 from daso_bench.strategies.topology import Topology
 
 
-class Quadratic(nn.Module):
-    """f = ½·a·(θ - c)² for x = (a, c): the test problem with gradients θ and 2(θ - 4) on two ranks."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.theta = nn.Parameter(torch.zeros(1, dtype=torch.float64))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return 0.5 * x[:, 0] * (self.theta - x[:, 1]) ** 2
-
-
 def instant(rank: int) -> Device:
     """A device that takes no time."""
     return Device(rank, lambda rank, samples: 0)
@@ -62,33 +51,6 @@ def train(ranks_of_nodes: list[int], steps: int = 20, **keys: Any) -> list[Any]:
         criterion=nn.CrossEntropyLoss(),
         optimizer=lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
     )
-
-
-@pytest.mark.parametrize("algorithm", ["flat", "hierarchical", "sliced", "best"])
-def test_two_steps_on_the_test_problem(algorithm: str):
-    def data(rank: int, step: int) -> tuple[Tensor, Tensor]:
-        return torch.tensor([[1.0, 0.0] if rank == 0 else [2.0, 4.0]], dtype=torch.float64), torch.zeros(1)
-
-    for trace in drive(
-        lambda: make(algorithm=algorithm),
-        [1, 1],
-        steps_per_epoch=2,
-        data=data,
-        model=Quadratic,
-        optimizer=lambda p: torch.optim.SGD(p, lr=0.5),
-    ):
-        # θ: 0 → 0 - ½·(0 - 8)/2 = 2 → 2 - ½·(2 - 4)/2 = 2.5
-        assert [p.item() for p in trace.parameters] == [2.0, 2.5]
-
-
-@pytest.mark.parametrize(("weighting", "gradient"), [("samples", 4.0), ("uniform", 6.0)])
-def test_weighting_is_by_samples_or_uniform(weighting: str, gradient: float):
-    def data(rank: int, step: int) -> tuple[Tensor, Tensor]:
-        x = torch.tensor([[1.0], [2.0], [3.0]] if rank == 0 else [[10.0]], dtype=torch.float64)
-        return x, torch.zeros(len(x))
-
-    for trace in drive(lambda: make(weighting=weighting), [1, 1], steps_per_epoch=1, data=data):
-        assert [p.item() for p in trace.parameters] == [-gradient]
 
 
 # ---------------------------------------------------------------- algorithms

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 import torch
-from harness import Linear, drive
 from periodic import scenario, walk
 from runs import config  # pyright: ignore[reportMissingImports] (another folder of tests)
 
@@ -17,33 +16,6 @@ from daso_bench.strategies.topology import Topology
 
 def diloco(**keys: Any) -> DiLoCo:
     return DiLoCo(DiLoCoConfig(**keys))
-
-
-def moves(table: list[tuple[float, float]]) -> Any:
-    """With SGD of rate 1: how far each of two ranks moves down in each step."""
-    return lambda rank, step: (torch.tensor([[table[step][rank]]], dtype=torch.float64), torch.zeros(1))
-
-
-def on_a_line(table: list[tuple[float, float]], **keys: Any) -> list[list[float]]:
-    """θ of both ranks after each step, from 1."""
-    start = torch.ones(1, dtype=torch.float64)
-    traces = drive(
-        lambda: diloco(**keys),
-        [1, 1],
-        steps_per_epoch=len(table),
-        model=lambda: Linear(start),
-        data=moves(table),
-    )
-    return [[p.item() for p in trace.parameters] for trace in traces]
-
-
-# ------------------------------------------------------------------ the update rule
-
-
-def test_two_rounds_by_hand():
-    """θ_i = 0.8 and 0.6: Δ = u = 0.3, θ = 1 - 0.7·0.57; then Δ = 0.1, u = 0.37, θ = 0.601 - 0.7·0.433."""
-    for values in on_a_line([(0.2, 0.4), (0.0, 0.2)], sync_every=1):
-        assert values == pytest.approx([0.601, 0.2979], abs=1e-12)
 
 
 # ------------------------------------------------------------------ state, judging, resume

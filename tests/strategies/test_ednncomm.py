@@ -1,15 +1,15 @@
 """eDNNcomm: exchange steps, hand values, records, refusals."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from harness import Linear, Trace, constant, drive
+from harness import Linear, constant, drive
 from runs import config  # pyright: ignore[reportMissingImports] (another folder of tests)
-from torch import Tensor, nn
+from torch import Tensor
 
 from daso_bench.runner.config import load
 from daso_bench.runner.launch import local
@@ -23,11 +23,6 @@ from daso_bench.strategies.replica import Replica
 from daso_bench.strategies.topology import Topology
 
 EXCHANGES = ["leader", "world", "sliced"]
-
-
-def possible(nodes: Sequence[int]) -> list[str]:
-    """The exchanges that these nodes can do."""
-    return EXCHANGES if len(set(nodes)) == 1 else EXCHANGES[:2]
 
 
 class Watched(EDNNComm):
@@ -107,49 +102,6 @@ def test_a_step_that_one_node_skips_counts_and_is_exchanged_like_any_other():
     traces = drive(lambda: Skips(EDNNCommConfig(sync_every=4)), [1, 1], steps_per_epoch=8)
     assert [trace.strategy.exchanged for trace in traces] == [[4, 8]] * 2
     assert [trace.parameters[3].item() for trace in traces] == [-3.5] * 2
-
-
-# ------------------------------------------------------------------ hand values
-
-
-class Bowl(nn.Module):
-    """Loss ½·a·θ² with curvature a from the data, θ = 4 at first."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.theta = nn.Parameter(torch.tensor([4.0], dtype=torch.float64))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return 0.5 * x[:, 0] * self.theta**2
-
-
-def bowls(nodes: list[int], **keys: Any) -> list[Trace]:
-    """Curvature 1 on node 0 and 3 on node 1, lr 0.25: factors 0.75 and 0.25 a step."""
-    node_of_rank = Topology.of(nodes).node_of_rank
-
-    def data(rank: int, step: int) -> tuple[Tensor, Tensor]:
-        return torch.tensor([[1.0 + 2 * node_of_rank[rank]]], dtype=torch.float64), torch.zeros(1)
-
-    sgd = lambda p: torch.optim.SGD(p, lr=0.25)  # noqa: E731
-    return drive(ednncomm(**keys), nodes, steps_per_epoch=2, data=data, model=Bowl, optimizer=sgd)
-
-
-@pytest.mark.parametrize(
-    ("nodes", "period", "wanted"),
-    [
-        ([1, 1], 1, [2.0, 1.0]),
-        ([2, 2], 1, [2.0, 1.0]),
-        ([1, 1], 2, [None, 1.25]),
-        ([2, 2], 2, [None, 1.25]),
-        ([3, 1], 1, [2.5, 1.5625]),
-        ([3, 1], 2, [None, 1.75]),  # with weights 1/N: 1.25
-    ],
-)
-def test_two_bowls_by_hand(nodes, period, wanted):
-    for exchange in possible(nodes):
-        for trace in bowls(nodes, sync_every=period, exchange=exchange):
-            for got, value in zip(trace.parameters, wanted, strict=True):
-                assert value is None or got.item() == pytest.approx(value, abs=1e-12)
 
 
 # ------------------------------------------------------------------ bytes, records, refusals

@@ -317,12 +317,6 @@ def test_a_slow_rank_that_gets_fast_is_given_more(
     assert [round(look["ratio"], 3) for look in trace.strategy.history[3:6]] == [1.343, 1.091, 1.012]
 
 
-def test_within_the_threshold_nothing_changes(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(heterogeneous, "THRESHOLD", 0.10)
-    trace = train(3, batch=512, epochs=4, times=TABLE, **DYNAMIC)[0]
-    assert batches_of(trace) == [(171, 171, 170), *[(235, 234, 43)] * 3]
-
-
 @pytest.mark.parametrize(("balancing", "batches"), [("static", (236, 236, 40)), ("equal", (171, 171, 170))])
 def test_static_shares_stay(balancing: str, batches: tuple[int, ...]):
     traces = train(3, batch=512, epochs=3, times=slow_until(40), balancing=balancing)

@@ -68,16 +68,6 @@ def test_h4_two_nodes_of_two_by_hand(keys: dict[str, Any]):
     assert moved(drive(make(**keys), [2, 2], steps_per_epoch=1, data=more)) == [4.5] * 4
 
 
-def test_h4_node_sums():
-    for gradients, total in (([1.0, 2.0], 3.0), ([3.0, 6.0], 9.0)):
-        rows = torch.tensor(gradients, dtype=torch.float64)[:, None]
-        hsgd.sum_columns(rows, [1.0, 1.0], 0, 1)
-        assert rows[0].item() == total
-    rows = torch.tensor([[3.0], [6.0]], dtype=torch.float64)
-    hsgd.sum_columns(rows, [1.0, 5.0], 0, 1)
-    assert rows[0].item() == 33.0
-
-
 @pytest.mark.parametrize("keys", VARIANTS, ids=named)
 def test_a_rank_without_samples_does_not_count(keys: dict[str, Any]):
     def blind() -> nn.Module:
@@ -382,22 +372,29 @@ def test_h9_no_barrier_can_be_left_out(keys: dict[str, Any], without: str):
 
 
 @pytest.mark.parametrize(
-    ("keys", "nodes", "barriers"),
+    ("keys", "nodes", "barriers", "sums"),
     [
-        ({}, [2, 2], 4),
-        ({}, [4], 3),  # nothing happens between the second and the third
-        ({"partition": "tensor"}, [2, 2], 2),
-        ({"partition": "tensor", "shared_weights": False}, [2, 2], 3),
-        ({"shared_weights": False}, [2, 2], 4),
-        ({"level1": "collective"}, [2, 2], 0),
+        ({}, [2, 2], 4, [1, 0, 1, 0]),
+        ({}, [4], 3, [0] * 4),  # nothing happens between the second and the third
+        ({}, [1, 1], 0, [1, 1]),
+        ({"partition": "tensor"}, [2, 2], 2, [1] * 4),
+        ({"partition": "tensor"}, [4], 2, [0] * 4),
+        ({"partition": "tensor", "shared_weights": False}, [2, 2], 3, [1] * 4),
+        ({"shared_weights": False}, [2, 2], 4, [1, 0, 1, 0]),
+        ({"level1": "collective"}, [2, 2], 0, [1, 0, 1, 0]),
     ],
     ids=str,
 )
-def test_barriers_of_a_step(keys: dict[str, Any], nodes: list[int], barriers: int):
+def test_h7_barriers_and_sums_over_nodes_of_a_step(
+    keys: dict[str, Any], nodes: list[int], barriers: int, sums: list[int]
+):
     steps = 5
-    for trace in together(keys, nodes, steps, noise(torch.float64, [4]), torch.float64):
+    traces = together(keys, nodes, steps, noise(torch.float64, [4]), torch.float64)
+    assert [trace.verbs["parameters.all_reduce"] for trace in traces] == [steps * count for count in sums]
+    for trace in traces:
         assert trace.verbs["shared.barrier"] == steps * barriers
-        assert trace.comm.traffic.calls["intra"] == (2 * steps if not barriers else 0)
+        in_node = 2 * steps if keys.get("level1") == "collective" else 0
+        assert trace.comm.traffic.calls["intra"] == in_node
 
 
 def test_a_barrier_in_memory_is_no_payload_and_is_blocked_time():
@@ -433,20 +430,6 @@ def book(keys: dict[str, Any], nodes: list[int], elements: int, strategy: Any = 
         model=lambda: Linear(torch.zeros(elements)),
     )
     return [trace.verbs + trace.comm.traffic.ring_bytes for trace in traces]
-
-
-def test_h7_sums_over_nodes_are_one_a_step_and_one_per_local_rank_by_tensors():
-    steps = 3
-
-    def sums(keys: dict[str, Any], nodes: list[int]) -> list[int]:
-        traces = together(keys, nodes, steps, noise(torch.float64, [4]), torch.float64)
-        return [trace.verbs["parameters.all_reduce"] for trace in traces]
-
-    assert sums({}, [4]) == [0] * 4
-    assert sums({"partition": "tensor"}, [4]) == [0] * 4
-    assert sums({}, [2, 2]) == [steps, 0, steps, 0]
-    assert sums({}, [1, 1]) == [steps, steps]
-    assert sums({"partition": "tensor"}, [2, 2]) == [steps] * 4
 
 
 def test_h10_bytes_between_nodes():

@@ -15,25 +15,6 @@ def sgp(**keys: object) -> SGP:
     return SGP(SGPConfig(**keys))  # pyright: ignore[reportArgumentType] (values of several types)
 
 
-class Unequal(SGP):
-    """Starts with 0, 4, 8 and 12 on four ranks."""
-
-    def setup(self, replica, comm, progress):
-        super().setup(replica, comm, progress)
-        replica.load(torch.full((replica.numel,), 4.0 * comm.rank, dtype=torch.float64))
-
-
-def test_four_ranks_agree_after_two_hops():
-    traces = drive(
-        lambda: Unequal(SGPConfig()),
-        [4],
-        steps_per_epoch=2,
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.0),
-    )
-    assert [trace.parameters[0].item() for trace in traces] == [6, 2, 6, 10]
-    assert [trace.parameters[1].item() for trace in traces] == [6, 6, 6, 6]
-
-
 @pytest.mark.parametrize("send", ["auto", "true"])
 def test_weights_stay_one_on_regular_graphs(send: str):
     for trace in drive(lambda: sgp(send_weight=send, num_peers=2), [5], steps_per_epoch=7):

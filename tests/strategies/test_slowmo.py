@@ -4,12 +4,10 @@ from typing import Any
 
 import pytest
 import torch
-from harness import Mean, drive
+from harness import Mean
 from periodic import (
-    Quadratic,
     scenario,
     sgd,
-    two_quadratics,
     walk,
 )
 from torch import Tensor, nn
@@ -27,20 +25,6 @@ def largest_difference(one: Tensor, other: Tensor) -> float:
 
 
 # ------------------------------------------------------------------ the update rule
-
-
-def test_three_rounds_on_two_quadratics_by_hand():
-    traces = drive(
-        lambda: slowmo(sync_every=1, slow_momentum=0.5),
-        [1, 1],
-        steps_per_epoch=3,
-        model=Quadratic,
-        data=two_quadratics,
-        optimizer=sgd(0.5),
-    )
-    # m = 2, 2.5, 2.875; u = -4, -3, -0.25.
-    for trace in traces:
-        assert [p.item() for p in trace.parameters] == [2.0, 3.5, 3.625]
 
 
 class Slope(nn.Module):
@@ -81,9 +65,6 @@ def test_rounds_at_a_rate_of_zero_are_plain_averages():
         assert not torch.equal(history.parameters[4], history.parameters[2])
         assert largest_difference(history.parameters[6], history.parameters[4]) < 1e-15
         assert bool(history.final.isfinite().all())
-
-
-# ------------------------------------------------------------------ state, judging, resume
 
 
 # ------------------------------------------------------------------ what is refused
