@@ -209,7 +209,8 @@ def test_tests_start_where_a_python_has_pytest_benchmark(tmp_path: Path):
     installed.mkdir()
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: pytest-benchmark\nVersion: 1\n")
     (installed / "entry_points.txt").write_text("[pytest11]\nbenchmark = benchmark_stub\n")
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", str(Path(__file__))]
+    (tmp_path / "test_nothing.py").write_text("def test_nothing():\n    pass\n")
+    command = [sys.executable, "-m", "pytest", "-c", "pyproject.toml", "--collect-only", "-q", str(tmp_path)]
     done = subprocess.run(
         command,
         cwd=ROOT,

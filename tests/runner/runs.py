@@ -1,7 +1,10 @@
 """Small complete runs for tests: a configuration, tiny data, models of every awkward kind."""
 
 import multiprocessing
+import os
+import signal
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -133,6 +136,28 @@ class RaisesModule(nn.Module):
         if self.calls == 9 and multiprocessing.current_process().name == self.process:
             raise RuntimeError("this model does not like me")
         return self.head(images.flatten(1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class KilledOnce(Awkward):
+    """An `Awkward` model that kills one rank of a real run at its 20th step, unless the file is there."""
+
+    rank: int
+    killed: str
+    name: str = "killed_once"
+
+    def build(self, spec: InputSpec) -> nn.Module:
+        """The module of `Awkward`, with a hook."""
+        module, steps = super().build(spec), count(1)
+
+        def kill(module: nn.Module, inputs: object) -> None:
+            here = multiprocessing.current_process().name == f"rank {self.rank}"
+            if module.training and here and next(steps) == 20 and not Path(self.killed).exists():
+                Path(self.killed).touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        module.register_forward_pre_hook(kill)
+        return module
 
 
 def config(

@@ -1,4 +1,4 @@
-"""A supervisor as a program of its own, for tests that send it signals: ROOT RUN_ID ENTRY RANKS [PRELOAD]."""
+"""A supervisor as a program of its own, for tests that send it signals: ROOT RUN_ID ENTRY RANKS SETTINGS."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ from daso_bench.strategies.errors import ConfigError, MachineError
 
 
 def main() -> int:
-    root, run_id, entry, ranks, *preload = sys.argv[1:]
+    root, run_id, entry, ranks, settings = sys.argv[1:]
     try:
         directory = RunDirectory.create({"study": {"name": "study"}, "run": {"id": run_id}}, Path(root))
         (directory.path / "plan.json").write_text(json.dumps({"steps": 30}))
@@ -20,10 +20,9 @@ def main() -> int:
             threads=1,
             port=None,
             stall_s=60,
-            patience_s=8,
             entry=entry,
             on_event=lambda event: print(json.dumps(event), flush=True),
-            preload=preload,
+            **{"patience_s": 60, "preload": (), **json.loads(settings)},
         )
     except (ConfigError, MachineError) as error:
         print(error, file=sys.stderr)

@@ -184,10 +184,9 @@ MIOU = 0.8
 """A model that calls every pixel ground has 0.16; seen after these 6 epochs, two seeds: 0.892 to 0.902."""
 
 
-@pytest.mark.parametrize("name", ["ddp", "daso"])
-def test_a_segmentation_run_reaches_its_miou(name: str):
+def test_a_segmentation_run_reaches_its_miou():
     cfg = config(
-        name,
+        "daso",
         model=SmallFCN(),
         dataset=Shapes(samples=384, validation_samples=8, test_samples=64),
         optimizer=SGD(lr=0.1),

@@ -13,6 +13,8 @@ from daso_bench.runner.conformance.check_command import asked, candidates, ranks
 from daso_bench.runner.conformance.checks import Candidate, CheckResult, Failed
 from daso_bench.strategies.errors import ConfigError
 
+REAL_PROCESSES = kit.LAYERS[kit.PROCESSES]
+
 
 def code_of(*arguments: str) -> int:
     with pytest.raises(SystemExit) as caught:
@@ -50,8 +52,9 @@ def test_help_tells_what_it_does_and_the_main_help_names_it(capsys: pytest.Captu
 
 
 def test_a_plug_in_is_checked_in_all_layers_with_real_processes(
-    folder: str, capsys: pytest.CaptureFixture[str]
+    few: None, folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
+    monkeypatch.setitem(kit.LAYERS, kit.PROCESSES, REAL_PROCESSES)
     assert code_of("strategy=mine", f"--config-dir={folder}", "--ranks", "1,1", "--jobs=1") == 0
     told = capsys.readouterr().out
     lines = [line.split() for line in told.splitlines()]

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from real_runs import alive, members
 
-from daso_bench.runner.launch import local
+from daso_bench.runner.launch import local, supervisor
 from daso_bench.runner.launch.local import launch
 from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 from daso_bench.strategies.errors import MachineError
 
 HERE = Path(__file__).parents[1]
-LIMIT_S = 10.0
+LIMIT_S = 25.0  # on a busy machine; far below what a hang takes, `stall_s`
 Events = list[dict[str, Any]]
 
 
@@ -142,10 +142,11 @@ def test_a_killed_rank_is_named_with_its_signal_and_collective(tmp_path: Path) -
     assert "last in all_reduce/gradients" in reason
 
 
-def test_a_stopped_rank_is_found_frozen_and_dies(tmp_path: Path) -> None:
+def test_a_stopped_rank_is_found_frozen_and_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "SILENCE_S", 2.0)
     directory = make(tmp_path, bad=1, how="wait")
     outcome, _ = run(directory, "fails", on_event=kill_when_going(1, signal.SIGSTOP))
-    assert failed(directory, outcome).startswith("rank 1: frozen: no heartbeat for 5 s, it is stopped")
+    assert re.match(r"rank 1: frozen: no heartbeat for \d+ s, it is stopped", failed(directory, outcome))
 
 
 def test_a_run_without_progress_is_given_up_and_shows_the_stacks(tmp_path: Path) -> None:
@@ -230,10 +231,10 @@ sys.exit(outcome.exit_code)
 class Supervised:
     """A supervisor in a session of its own, as a terminal would start it."""
 
-    def __init__(self, root: Path, run_id: str, entry: str, ranks: int = 2, preload: str = "") -> None:
+    def __init__(self, root: Path, run_id: str, entry: str, ranks: int = 2, **more: object) -> None:
         command = [sys.executable, str(HERE / "supervise.py"), str(root), run_id, f"process_entries:{entry}"]
         self.process = subprocess.Popen(
-            [*command, str(ranks), *([preload] if preload else [])],
+            [*command, str(ranks), json.dumps(more)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -277,7 +278,7 @@ def supervised(tmp_path: Path) -> Iterator[Callable[..., Supervised]]:
         each.process.communicate()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_stops_the_ranks_in_good_order(
     supervised: Callable[..., Supervised], number: signal.Signals
 ) -> None:
@@ -291,12 +292,12 @@ def test_an_interrupt_stops_the_ranks_in_good_order(
 
 
 def test_ranks_that_do_not_stop_are_killed(supervised: Callable[..., Supervised]) -> None:
-    one = supervised("run", "ignores_requests")
+    one = supervised("run", "ignores_requests", patience_s=1.5)
     one.event("progress")
     one.process.send_signal(signal.SIGINT)
     begin = time.monotonic()
     assert one.ends() == 130
-    assert time.monotonic() - begin > 7
+    assert time.monotonic() - begin > 1
     assert one.directory.status()["reason"] == (
         "interrupted by SIGINT; ranks 0, 1 did not stop in good order"
     )
@@ -308,14 +309,14 @@ def test_a_second_interrupt_kills_at_once(supervised: Callable[..., Supervised])
     os.killpg(one.process.pid, signal.SIGINT)
     one.event("interrupt")
     os.killpg(one.process.pid, signal.SIGINT)
-    assert one.ends(3) == 130
+    assert one.ends() == 130
     assert one.directory.status()["status"] == "cancelled"
 
 
 def test_an_interrupt_while_the_forkserver_loads_does_not_wait_for_it(
     supervised: Callable[..., Supervised],
 ) -> None:
-    one = supervised("run", "works", preload="slow_preload")
+    one = supervised("run", "works", preload=["slow_preload"])
     while len(members(one.process.pid)) < 3:  # supervisor, resource tracker, forkserver
         time.sleep(0.05)
     time.sleep(0.5)

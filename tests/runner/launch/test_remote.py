@@ -26,7 +26,7 @@ from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 from daso_bench.strategies.errors import MachineError
 
 HERE = Path(__file__).parents[1]
-LIMIT_S = 15.0  # of a run with a failure in it; the promise is 10 s, the imports come on top
+LIMIT_S = 40.0  # of a run with a failure in it on a busy machine; below `start_s` and `stall_s`
 KEY = "slurm-7-0-0"
 
 
@@ -94,7 +94,7 @@ def make(root: Path, **plan: Any) -> RunDirectory:
 
 
 def ranks_of(directory: RunDirectory, tasks: Tasks, shape: list[int], **settings: Any) -> RemoteRanks:
-    launcher = TorchrunConfig(start_s=settings.pop("start_s", 30.0), threads_per_rank=1)
+    launcher = TorchrunConfig(start_s=settings.pop("start_s", 60.0), threads_per_rank=1)
     config = dataclasses.replace(runs.config(ranks=shape), launcher=launcher)
     return RemoteRanks(directory, config, tasks, **{"key": KEY, "grouped": False} | settings)
 
@@ -173,7 +173,7 @@ def test_ranks_that_are_not_as_asked_end_the_start(
 ):
     directory = make(tmp_path)
     tasks = Tasks(directory, nodes, "works", left_out=left_out)
-    start_s = 6.0 if left_out else 30.0
+    start_s = 6.0 if left_out else 60.0
     begin = time.monotonic()
     with pytest.raises(MachineError, match=reason):
         run_attempt(

@@ -46,7 +46,9 @@ def test_a_second_baseline_has_other_seeds_and_one_has_the_first_part_of_the_sch
 
 
 def test_all_arms_of_a_repetition_are_evaluated_at_the_same_marks_and_repetitions_at_others(tmp_path: Path):
-    runs = mission("seed=0,1,2", cwd=tmp_path)
+    three = "study.arm=ddp by nodes,'ddp by nodes, fresh seeds',daso"
+    runs = mission(three, "seed=0,1,2", cwd=tmp_path)
+    assert len(runs) == 9
     phases = {seed: {run.train.eval_phase for run in runs if run.seed % FRESH == seed} for seed in (0, 1, 2)}
     assert all(len(shared) == 1 for shared in phases.values())
     assert len(set.union(*phases.values())) == 3

@@ -26,20 +26,20 @@ def written(
     *,
     baseline: str = "ddp flat",
     settings: Mapping[str, object] = SETTINGS,
+    seeds: Sequence[int] = (5,),
     config_dir: Path | None = None,
 ) -> dict[str, RunConfig]:
     """The runs of the new study with its first seed, by the name of their arm."""
     searched = [arm.name for arm in study_arms if not arm.role]
     by_arm = dict.fromkeys(searched, settings), dict.fromkeys(searched, TOLD)
     folder = cwd / "made"
-    write_study(folder, study_arms, *by_arm, seeds=[5, 6], baseline=baseline, config_dir=config_dir)
+    write_study(folder, study_arms, *by_arm, seeds=list(seeds), baseline=baseline, config_dir=config_dir)
     name = f"{study_arms[0].config.study.name}_tuned"
     asked = requests([f"+study={name}"], sweep=True, cwd=cwd, config_dir=folder)
     assert [str(request.error) for request in asked if request.error is not None] == []
     runs = [request.config for request in asked if request.config is not None]
-    assert [run.seed for run in runs if run.study.role != "fresh_seeds"].count(5) * 2 == len(
-        [run for run in runs if run.study.role != "fresh_seeds"]
-    )
+    same_seeds = [run.seed for run in runs if run.study.role != "fresh_seeds"]
+    assert same_seeds.count(5) * len(seeds) == len(same_seeds)
     return {run.study.arm: run for run in runs if run.seed in (5, FRESH + 5)}
 
 
@@ -47,14 +47,23 @@ TWO = ("+study=mission", "study.arm=ddp flat,daso", "seed=0")
 MISSION = (
     *("+study=mission", "seed=0", "cluster=ethernet_10g", "cluster.nodes=3", "train.epochs=4"),
     *("model.channels=[4,8]", "optimizer.momentum=0.5", "launcher.extrapolate=true"),
+    "study.arm=ddp flat,ddp by nodes,'ddp by nodes, same seeds',placebo,daso",
 )
+Tuned = tuple[list[StudyArm], dict[str, RunConfig]]
 
 
-def test_every_arm_stands_in_it_as_it_was_composed_and_once_more_with_tuned_settings(tmp_path: Path):
-    study_arms = arms(MISSION, tmp_path)
-    assert len(study_arms) == 11
-    runs = written(study_arms, tmp_path)
-    assert len(runs) == 11 + 8 + 3
+@pytest.fixture(scope="module")
+def mission(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
+    """Five arms, of which one is a second baseline and one a placebo, and the runs of the tuned study."""
+    folder = tmp_path_factory.mktemp("mission")
+    study_arms = arms(MISSION, folder)
+    return study_arms, written(study_arms, folder, seeds=(5, 6))
+
+
+def test_every_arm_stands_in_it_as_it_was_composed_and_once_more_with_tuned_settings(mission: Tuned):
+    study_arms, runs = mission
+    assert [bool(arm.role) for arm in study_arms] == [False, False, True, True, False]
+    assert len(runs) == 5 + 3 + 3
     for arm in study_arms:
         assert runs[arm.name].arm_id == arm.config.arm_id, arm.name
         assert runs[arm.name].study.tuned == ""
@@ -70,9 +79,8 @@ def test_every_arm_stands_in_it_as_it_was_composed_and_once_more_with_tuned_sett
         assert {key: getattr(tuned.study, key) for key in TOLD} == TOLD
 
 
-def test_the_tuned_baseline_has_second_ones_and_a_placebo_of_its_own(tmp_path: Path):
-    words = ["+study=mission", "study.arm=ddp flat,ddp by nodes,placebo", "seed=0"]
-    runs = written(arms(words, tmp_path), tmp_path)
+def test_the_tuned_baseline_has_second_ones_and_a_placebo_of_its_own(mission: Tuned):
+    runs = mission[1]
     base = runs["ddp flat tuned"]
     same, fresh = runs["ddp flat tuned, same seeds"], runs["ddp flat tuned, fresh seeds"]
     placebo = runs["placebo tuned"]

@@ -254,7 +254,7 @@ class AsksAt:
 def test_a_run_told_to_stop_at_any_step_has_the_history_of_an_unbroken_one(tmp_path: Path, strategy: str):
     # One rank is told to; also at a step that ends an epoch, whose evaluation is still due, and at the last.
     keys = {**CYCLING, "sync_every": 2, "wait_batches": 2} if strategy == "daso" else {}
-    cfg = config(strategy, keys=keys, model=Awkward(), epochs=3)
+    cfg = config(strategy, keys=keys, model=Awkward(), dataset=Blobs(samples=64), epochs=3)
     whole = run(cfg, checkpoints=tmp_path / "whole")
     steps = whole.contexts[0].progress.step
     for at in range(1, steps + 1):
@@ -340,7 +340,7 @@ def test_workers_at_other_steps_save_together_and_go_on(tmp_path: Path):
 
 def test_a_round_may_end_several_epochs():
     cfg = config("lasgd", dataset=Blobs(samples=16))
-    done = run(cfg, network=SLOW, step_time=lambda rank, n: 10_000)
+    done = run(cfg, network=SLOW, step_time=lambda rank, n: 100_000)
     assert [row["epoch"] for row in done.metrics.rows if row["kind"] == "epoch"] == [0, 1, 2, 3]
     assert {context.progress.epoch for context in done.contexts} == {4}
 

@@ -25,7 +25,6 @@ from daso_bench.runner.records.json_lines import read_json, read_records
 from daso_bench.runner.records.run_directory import RunDirectory
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")
-CYCLING = {"warmup_epochs": 1, "cooldown_epochs": 1}
 WORDS = (
     "launcher=emulated",
     "model=mlp",
@@ -61,7 +60,6 @@ def only_run(results: Path) -> RunDirectory:
     ("strategy", "keys", "ranks", "more"),
     [
         ("ddp", {}, [1, 1], {"model": Awkward()}),
-        ("daso", CYCLING, [1, 1], {"epochs": 3}),
         ("hsgd", {}, [2, 2], {}),  # weights and sums in a node's shared memory
         ("sgp", {}, [2, 2], {}),  # messages
     ],
