@@ -69,7 +69,7 @@ def run_config(words: Sequence[str], *, cwd: Path, config_dir: Path | None = Non
 
 
 def load(path: Path) -> RunConfig:
-    """The run of a `config.yaml` that holds `to_plain(config)`: equal to `config`. Raises ConfigError."""
+    """The run of a `config.yaml` that holds `config.tree`: equal to `config`. Raises ConfigError."""
     try:
         tree = load_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -78,11 +78,6 @@ def load(path: Path) -> RunConfig:
         raise ConfigError(f"{path}: is not the configuration of a run")
     tree["run"].pop("id", None)
     return from_composed(tree, path.absolute().parent)
-
-
-def to_plain(config: RunConfig) -> dict[str, Any]:
-    """What `config.yaml` holds."""
-    return config.tree
 
 
 def dump(config: RunConfig) -> str:
