@@ -98,7 +98,9 @@ def from_composed(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> RunConfig:
     model = _part(tree, "model", Model, "a method build")
     strategy = typed(strategy_class.Config, tree["strategy"], "strategy")
     dataset = dataset_of(tree, cwd)
-    seed = _seed(tree["seed"])
+    seed = tree["seed"]
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise ConfigError(f"seed={shown(seed)}: must be a whole number")
     config = RunConfig(
         strategy_class=strategy_class,
         strategy=strategy,
@@ -196,12 +198,6 @@ def _auto_filled(train: Any, model: Model, dataset: Dataset, seed: int) -> Any:
         "eval_phase": lambda: phase_of(seed),
     }
     return {key: auto[key]() if key in auto and value == "auto" else value for key, value in train.items()}
-
-
-def _seed(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigError(f"seed={shown(value)}: must be a whole number")
-    return value
 
 
 def _absolute(text: str, cwd: Path) -> Path:
