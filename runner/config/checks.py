@@ -16,8 +16,6 @@ from .parts import RunParts
 from .reader_config import PackedReader, path_of, reads
 from .tasks import METRICS, Classification, Task, check_top5, kind_of
 
-LARGEST_SEED = 2**63 - 1
-
 
 def check(run: RunParts) -> None:
     """Every check that needs no data, then those of the data as far as their keys tell."""
@@ -36,7 +34,7 @@ def check_data(run: RunParts, spec: Callable[[], InputSpec] | None = None) -> No
 
 
 def check_seed(run: RunParts) -> None:
-    within("seed", run.seed, 0, LARGEST_SEED)
+    within("seed", run.seed, 0, 2**63 - 1)
 
 
 def check_batch_of_ranks(run: RunParts) -> None:

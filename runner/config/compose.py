@@ -1,7 +1,4 @@
-"""From the user's words to composed configurations, by Hydra, and Hydra's errors as one sentence of ours.
-
-Nothing is run and nothing is written here.
-"""
+"""From the user's words to composed configurations, by Hydra, and Hydra's errors as one sentence of ours."""
 
 import contextlib
 import importlib
@@ -149,7 +146,11 @@ def translate(error: Exception, words: Sequence[str], folders: Sequence[Path] = 
     """The ConfigError that says what `error` means to someone who typed `words`."""
     text = str(error)
     if isinstance(error, OverrideParseException):
-        return _refused_by_grammar(error)
+        word = str(error.override)
+        if "=" not in word:
+            return ConfigError(f"{word}: must be KEY=VALUE (daso-bench --help shows the commands)")
+        working = f"this spelling works: {spelling(word)}"
+        return ConfigError(f"{word}: the value holds a character that needs quotes; {working}")
     missing = _MISSING.search(text)
     if isinstance(error, MissingConfigException) and missing:
         return _unknown_choice(missing["group"], missing["name"], error.options or [])
@@ -161,15 +162,6 @@ def translate(error: Exception, words: Sequence[str], folders: Sequence[Path] = 
         return ConfigError(f"{word}: several values need a sweep: daso-bench -m")
     cause = error.__cause__
     return ConfigError(_first_line(text) + (f": {_first_line(str(cause))}" if cause else ""))
-
-
-def _refused_by_grammar(error: OverrideParseException) -> ConfigError:
-    word = str(error.override)
-    if "=" not in word:
-        return ConfigError(f"{word}: must be KEY=VALUE (daso-bench --help shows the commands)")
-    return ConfigError(
-        f"{word}: the value holds a character that needs quotes; this spelling works: {spelling(word)}"
-    )
 
 
 def _unknown_choice(group: str, name: str, options: Sequence[str]) -> ConfigError:
@@ -193,7 +185,7 @@ def _unknown_key(key: str, words: Sequence[str], folders: Sequence[Path]) -> Con
         return ConfigError(
             f"{key}: takes one name, {key}=NAME ({hint}); its values are set as {key}.KEY=VALUE"
         )
-    if parent == "":
+    if not parent:
         return unknown_key("", name, TOP_LEVEL)
     if parent not in groups.GROUPS:
         return ConfigError(f"{key}: unknown key")

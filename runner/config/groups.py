@@ -13,13 +13,12 @@ from .. import PACKAGE
 CONF = PACKAGE / "conf"
 RUN_GROUPS = ("strategy", "model", "dataset", "reader", "optimizer", "schedule", "cluster", "launcher")
 GROUPS = (*RUN_GROUPS, "study")
-PLURALS = {"strategy": "strategies", "study": "studies"}
 MANY = 20  # a group with more entries is summed up where all groups are listed
 
 
 def plural(group: str) -> str:
     """How a group is called in `daso-bench list`: strategies, models, ..."""
-    return PLURALS.get(group, f"{group}s")
+    return {"strategy": "strategies", "study": "studies"}.get(group, f"{group}s")
 
 
 def entries(group: str, folders: Sequence[Path] = ()) -> dict[str, str]:

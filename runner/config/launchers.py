@@ -6,8 +6,6 @@ from typing import ClassVar
 from ...strategies.errors import ConfigError, above, at_least, one_of, within
 from .slurm_time_limit import minutes
 
-ON_INVALID = ("refuse", "record")
-
 
 @dataclass(frozen=True, kw_only=True)
 class LauncherConfig:
@@ -111,7 +109,7 @@ class LocalConfig(LauncherConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of("launcher.network", self.network, self.networks)
-        one_of("launcher.on_invalid", self.on_invalid, ON_INVALID)
+        one_of("launcher.on_invalid", self.on_invalid, ("refuse", "record"))
 
     @property
     def asked_network(self) -> str:
@@ -197,7 +195,6 @@ class SlurmConfig(ExternalConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        limit = minutes(self.timeout_min, "launcher.timeout_min")
         for key, least in (("cpus_per_rank", 1), ("gpus_per_rank", 0), ("grace_s", 1)):
             value = getattr(self, key)
             if isinstance(value, int):
@@ -206,12 +203,19 @@ class SlurmConfig(ExternalConfig):
                 raise ConfigError(f"launcher.{key}={value}: must be auto or a whole number >= {least}")
         at_least("launcher.array_parallelism", self.array_parallelism, 1)
         at_least("launcher.max_requeues", self.max_requeues, 0)
-        if isinstance(self.grace_s, int) and self.grace_s >= 60 * limit:
+        if isinstance(self.grace_s, int) and self.grace_s >= 60 * self.limit_min:
             raise ConfigError(
                 f"launcher.grace_s={self.grace_s}: must be below the time limit (launcher.timeout_min: "
-                f"{60 * limit} s)"
+                f"{60 * self.limit_min} s)"
             )
-        self._check_options()
+        # Of two values of an option one would be lost without a word.
+        for command, options in (("sbatch", OWN_OPTIONS), ("srun", OWN_STEP_OPTIONS)):
+            for name in getattr(self, command):
+                key = f"launcher.{command}.{name}"
+                if name.startswith("-") or "_" in name:
+                    raise ConfigError(f"{key}: write the option as {command} has it, without --")
+                if name in options:
+                    raise ConfigError(f"{key}: is set by {options[name]}")
 
     @property
     def limit_min(self) -> int:
@@ -222,16 +226,6 @@ class SlurmConfig(ExternalConfig):
     def notice_s(self) -> int:
         """Seconds before the limit at which the job is warned: two minutes, of a short job a quarter."""
         return self.grace_s if isinstance(self.grace_s, int) else max(10, min(120, 60 * self.limit_min // 4))
-
-    def _check_options(self) -> None:
-        """`launcher.sbatch` is for what has no key: of two values one would be lost without a word."""
-        for command, options in (("sbatch", OWN_OPTIONS), ("srun", OWN_STEP_OPTIONS)):
-            for name in getattr(self, command):
-                key = f"launcher.{command}.{name}"
-                if name.startswith("-") or "_" in name:
-                    raise ConfigError(f"{key}: write the option as {command} has it, without --")
-                if name in options:
-                    raise ConfigError(f"{key}: is set by {options[name]}")
 
 
 # Options of sbatch that follow from keys. Slurm lets the last of two win.

@@ -69,7 +69,7 @@ def run_config(words: Sequence[str], *, cwd: Path, config_dir: Path | None = Non
 
 
 def load(path: Path) -> RunConfig:
-    """The run of a `config.yaml` that holds `to_plain(config)`: equal to `config`. Raises ConfigError."""
+    """The run of a `config.yaml` that holds `config.tree`: equal to `config`. Raises ConfigError."""
     try:
         tree = load_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -78,11 +78,6 @@ def load(path: Path) -> RunConfig:
         raise ConfigError(f"{path}: is not the configuration of a run")
     tree["run"].pop("id", None)
     return from_composed(tree, path.absolute().parent)
-
-
-def to_plain(config: RunConfig) -> dict[str, Any]:
-    """What `config.yaml` holds."""
-    return config.tree
 
 
 def dump(config: RunConfig) -> str:
@@ -103,7 +98,9 @@ def from_composed(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> RunConfig:
     model = _part(tree, "model", Model, "a method build")
     strategy = typed(strategy_class.Config, tree["strategy"], "strategy")
     dataset = dataset_of(tree, cwd)
-    seed = _seed(tree["seed"])
+    seed = tree["seed"]
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise ConfigError(f"seed={shown(seed)}: must be a whole number")
     config = RunConfig(
         strategy_class=strategy_class,
         strategy=strategy,
@@ -201,12 +198,6 @@ def _auto_filled(train: Any, model: Model, dataset: Dataset, seed: int) -> Any:
         "eval_phase": lambda: phase_of(seed),
     }
     return {key: auto[key]() if key in auto and value == "auto" else value for key, value in train.items()}
-
-
-def _seed(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigError(f"seed={shown(value)}: must be a whole number")
-    return value
 
 
 def _absolute(text: str, cwd: Path) -> Path:

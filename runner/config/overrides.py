@@ -11,9 +11,11 @@ from pathlib import Path
 
 from ...strategies.errors import ConfigError
 
-STUDY = ("study.name", "study.arm", "study.assumption", "study.size")
-PATHS = ("results_dir", "dataset.root", "dataset.prepared", "reader.path")
-TEXT_KEYS = ("run.name", "run.tag", "run.arm", *PATHS, *STUDY)
+TEXT_KEYS = (
+    *("run.name", "run.tag", "run.arm"),
+    *("results_dir", "dataset.root", "dataset.prepared", "reader.path"),
+    *("study.name", "study.arm", "study.assumption", "study.size"),
+)
 
 _BASE_60 = re.compile(
     r"(?P<text>(?P<key>\w+):\s+(?P<value>[-+]?[1-9]\d*(:[0-5]?\d)+(\.\d*)?))\s*([,}#]|$)", re.ASCII

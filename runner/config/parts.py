@@ -3,7 +3,7 @@
 A part checks the ranges of its own keys; what two parts do not allow together: `checks.py`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,6 @@ SHORT_BATCHES = ("join", "keep", "drop")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp64")
 ROLES = ("", "same_seeds", "fresh_seeds", "placebo", "one_core")
 TRIALS, FEWEST_TRIALS = 16, 4  # of each arm, when a study is tuned
-NO_READER = NoReader()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +176,7 @@ class RunParts:
     run: RunInfo
     study: StudyInfo
     results_dir: Path
-    reader: ReaderConfig = NO_READER
+    reader: ReaderConfig = field(default_factory=NoReader)
 
     @property
     def strategy_name(self) -> str:

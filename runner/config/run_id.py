@@ -32,7 +32,11 @@ def derive_run_id(config: RunParts) -> str:
         "pin": launcher.pin,
     }
     if isinstance(config.reader, PackedReader):
-        _digest_reader(config.reader, launcher, tree["reader"])
+        # What a packed file holds follows from the data set, wherever it lies.
+        usual = _dump_part(type(config.reader)())
+        tree["reader"]["path"] = usual["path"]
+        if order_alone(launcher) is not None:
+            tree["reader"]["prefetch_batches"] = usual["prefetch_batches"]
     tree["cluster"].pop("validated_ranks", None)  # how far times were validated does not change them
     trace = config.cluster.device.trace
     if trace is not None:
@@ -43,14 +47,6 @@ def derive_run_id(config: RunParts) -> str:
     digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
     names = [config.strategy_name, part_name(config.model), part_name(config.dataset)]
     return "-".join([*(re.sub(r"[^A-Za-z0-9_.]+", "_", name) for name in names), f"s{config.seed}", digest])
-
-
-def _digest_reader(reader: PackedReader, launcher: LauncherConfig, keys: dict[str, Any]) -> None:
-    """Keep the keys of a reader that decide the result: what its file holds follows from the data set."""
-    usual = _dump_part(type(reader)())
-    keys["path"] = usual["path"]
-    if order_alone(launcher) is not None:
-        keys["prefetch_batches"] = usual["prefetch_batches"]
 
 
 def _content(path: Path) -> str:

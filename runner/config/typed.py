@@ -108,7 +108,9 @@ def locate_target(node: DictConfig | Mapping[str, Any], group: str) -> type[Any]
 
 
 def _assign(checked: DictConfig, key: str, given: Any, hint: Any, where: str) -> None:
-    value = [given] if _is_sequence(hint) and not isinstance(given, list | tuple | NoneType) else given
+    kinds = typing.get_args(hint) if _is_union(hint) else (hint,)
+    sequence = any(typing.get_origin(kind) in (list, tuple) for kind in kinds)
+    value = [given] if sequence and not isinstance(given, list | tuple | NoneType) else given
     try:
         if hint is bool and not isinstance(value, bool):
             raise ValidationError("OmegaConf takes any number for true")
@@ -127,11 +129,6 @@ def _literal(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_literal(entry) for entry in value]
     return escape(value) if isinstance(value, str) else value
-
-
-def _is_sequence(hint: Any) -> bool:
-    kinds = typing.get_args(hint) if _is_union(hint) else (hint,)
-    return any(typing.get_origin(kind) in (list, tuple) for kind in kinds)
 
 
 def _is_union(hint: Any) -> bool:

@@ -22,9 +22,8 @@ OnEvent = Callable[[Event], None]
 
 PLAIN_EVERY_S = 10.0
 PLAIN_WIDTH = 160  # a log file has no width; at 80 the tables would break
-MOST_TASKS = "accuracy"
 # What models are judged by: the metric of the task, and one of the first two if the run asks for it.
-HEADLINES = ("top5", "pixel_accuracy", MOST_TASKS, "miou")
+HEADLINES = ("top5", "pixel_accuracy", "accuracy", "miou")
 _MISSING = "-"
 _STYLES = {"finished": "green", "running": "cyan", "queued": "dim", "diverged": "yellow"}
 
@@ -149,7 +148,7 @@ def run_table(status: Mapping[str, Any]) -> Table:
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     summary = status.get("summary") or {}
-    figures, headline = _figures(status), _headline(summary, "final_")
+    figures, headline = _figures(status), _headline(_finals(status))
     rows = [
         ("status", str(status.get("status"))),
         ("reason", str(status.get("reason") or _MISSING)),
@@ -170,8 +169,7 @@ def run_table(status: Mapping[str, Any]) -> Table:
 
 def one_line(status: Mapping[str, Any]) -> str:
     """The end of one run of a sweep in a line: status, the known numbers, reason."""
-    figures = _figures(status)
-    headline = _headline(status.get("summary") or {}, "final_")
+    figures, headline = _figures(status), _headline(_finals(status))
     labelled = {headline: figures["judged"], "to target": figures["to target"], "train": figures["train"]}
     shown = [f"{label} {figure}" for label, figure in labelled.items() if figure != _MISSING]
     return "  ".join([str(status.get("status")), *shown, str(status.get("reason") or "")]).rstrip()
@@ -272,13 +270,13 @@ def percent(share: float) -> str:
 
 
 def _figures(status: Mapping[str, Any]) -> dict[str, str]:
-    summary = status.get("summary") or {}
+    summary, finals = status.get("summary") or {}, _finals(status)
     payload = summary.get("payload_bytes") or {}
     to_target = _with(duration, summary.get("to_target_train_s"))
     if summary.get("target") is not None and to_target == _MISSING:
         to_target = "not reached"
     return {
-        "judged": _with(percent, summary.get(f"final_{_headline(summary, 'final_')}")),
+        "judged": _with(percent, finals.get(_headline(finals))),
         "to target": to_target,
         "train": _with(duration, summary.get("train_s")),
         "samples/s": _with(rate, summary.get("samples_per_s")),
@@ -287,16 +285,16 @@ def _figures(status: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _headline(numbers: Mapping[str, Any], prefix: str = "") -> str:
-    """The metric that models are judged by: the one that `numbers` has, behind `prefix`."""
-    return next((name for name in HEADLINES if f"{prefix}{name}" in numbers), MOST_TASKS)
+def _headline(numbers: Mapping[str, Any]) -> str:
+    """The metric that models are judged by: the one that `numbers` has."""
+    return next((name for name in HEADLINES if name in numbers), "accuracy")
 
 
 def _headlines(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     """The header of the column with what the runs' models are judged by; a new run has no number yet."""
     of_runs = ({**(status.get("progress") or {}), **_finals(status)} for _, status in rows)
     present = {_headline(numbers) for numbers in of_runs if not numbers.keys().isdisjoint(HEADLINES)}
-    return " / ".join(name for name in HEADLINES if name in present) or MOST_TASKS
+    return " / ".join(name for name in HEADLINES if name in present) or "accuracy"
 
 
 def _finals(status: Mapping[str, Any]) -> dict[str, Any]:

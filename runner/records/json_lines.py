@@ -53,9 +53,11 @@ class RecordWriter:
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
-        self._file: BinaryIO = open(self.path, "ab")  # noqa: SIM115 (held until close)
-        if _lacks_newline(self.path):
-            self._file.write(b"\n")
+        self._file: BinaryIO = open(self.path, "ab+")  # noqa: SIM115 (held until close)
+        if self._file.tell():
+            self._file.seek(-1, os.SEEK_END)
+            if self._file.read(1) != b"\n":
+                self._file.write(b"\n")  # at the end, wherever the file was read
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Append `row`. Raises TypeError for a value that JSON cannot hold (a tensor, a path)."""
@@ -73,14 +75,6 @@ class RecordWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _lacks_newline(path: Path) -> bool:
-    with open(path, "rb") as file:
-        if file.seek(0, os.SEEK_END) == 0:
-            return False
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) != b"\n"
 
 
 @dataclass(frozen=True)

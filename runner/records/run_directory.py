@@ -165,8 +165,9 @@ class RunDirectory:
         with writing(str(self.path)):
             descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            if not _lock(descriptor, _LOCK_TRIES):
-                raise ConfigError(f"run {self.run_id} is being run by {self._holder()}: {self.path}")
+            if not _lock(descriptor):
+                holder = os.pread(descriptor, 1000, 0).decode() or "another process"
+                raise ConfigError(f"run {self.run_id} is being run by {holder}: {self.path}")
             with writing(str(self.path)):
                 os.ftruncate(descriptor, 0)
                 os.pwrite(descriptor, f"pid {os.getpid()} on {socket.gethostname()}".encode(), 0)
@@ -287,15 +288,9 @@ class RunDirectory:
             os.close(descriptor)
         return False
 
-    def _holder(self) -> str:
-        try:
-            return (self.path / ".lock").read_text() or "another process"
-        except OSError:
-            return "another process"
 
-
-def _lock(descriptor: int, tries: int) -> bool:
-    for _ in range(tries):
+def _lock(descriptor: int) -> bool:
+    for _ in range(_LOCK_TRIES):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

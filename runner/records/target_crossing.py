@@ -1,7 +1,7 @@
 """When a run met its target: from its evaluation rows, the crossing time and samples that are scored."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,20 +56,13 @@ def meets(row: Row, target: float, metric: str = "accuracy") -> bool:
     return value >= target
 
 
-def crossing(
-    rows: Iterable[Row],
-    target: float,
-    *,
-    metric: str = "accuracy",
-) -> Crossing | None:
+def crossing(rows: Iterable[Row], target: float, *, metric: str = "accuracy") -> Crossing | None:
     """Where `target` was first met, from rows of kind "evaluation" in order (others are skipped)."""
     evaluations = [row for row in rows if row.get("kind", "evaluation") == "evaluation"]
     met = (index for index, row in enumerate(evaluations) if meets(row, target, metric))
     index = next(met, None)
-    return None if index is None else _crossing_at(evaluations, index)
-
-
-def _crossing_at(evaluations: Sequence[Row], index: int) -> Crossing:
+    if index is None:
+        return None
     row = evaluations[index]
     before = evaluations[index - 1] if index else {"train_s": 0.0, "samples": 0}
     # A stamp holds the making of its own model alone, so that of the evaluation before may be the later one.

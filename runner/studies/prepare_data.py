@@ -45,13 +45,19 @@ def prepare(words: Sequence[str], *, config_dir: Path | None, cwd: Path) -> int:
     try:
         about = _prepare(dataset, console)
     except ConfigError as error:
-        _say_all_bad(console, error.__cause__)
+        cause = error.__cause__  # the error names the first bad files; here are all of them
+        if isinstance(cause, BadFiles) and len(cause.bad) > SHOWN:
+            say(console, f"bad files: {len(cause.bad)}")
+            for path, reason in cause.bad:
+                say(console, f"  {path}: {reason}")
         raise
     for line in about_lines(about):
         say(console, line)
     if isinstance(reader, PackedReader):
         say(console, _pack(dataset, reader, console))
-    say(console, f"ready: {type(dataset).__name__}{_at(dataset)}", "bold")
+    folder = dataset.folder()
+    place = "" if folder is None else f", in {folder}"
+    say(console, f"ready: {type(dataset).__name__}{place}", "bold")
     return OK
 
 
@@ -69,14 +75,6 @@ def _composed(words: Sequence[str], config_dir: Path | None) -> DictConfig:
     return request.composed
 
 
-def _say_all_bad(console: Console, cause: BaseException | None) -> None:
-    """The error names the first bad files; here are all of them, where there are more."""
-    if isinstance(cause, BadFiles) and len(cause.bad) > SHOWN:
-        say(console, f"bad files: {len(cause.bad)}")
-        for path, reason in cause.bad:
-            say(console, f"  {path}: {reason}")
-
-
 class Preparation:
     """Prepares the data sets of a sweep's runs, each once, and describes them on `console`."""
 
@@ -91,13 +89,15 @@ class Preparation:
         Raises ConfigError where files are missing or bad or too few, or are not what the run is for,
         MachineError where they cannot be fetched or written.
         """
-        if id(config) not in self._checked:
-            self._check(config)
-            self._checked[id(config)] = config
-
-    def _check(self, config: RunConfig) -> None:
+        if id(config) in self._checked:
+            return
         dataset, model = config.dataset, config.model
-        self._once(repr(dataset), lambda: self._get_ready(dataset))
+
+        def get_ready() -> None:
+            for line in about_lines(_prepare(dataset, self._console), named=SHOWN):
+                say(self._console, f"  {line}")
+
+        self._once(repr(dataset), get_ready)
 
         def spec() -> InputSpec:
             return self._once(f"shape {dataset!r}", lambda: loaded_input_spec(dataset))
@@ -106,6 +106,7 @@ class Preparation:
         if not type(model).__module__.startswith(f"{models.__name__}."):  # one of the user's own
             self._once(f"model {model!r} {dataset!r}", lambda: check_build(model, spec()))
         self._packed(config)
+        self._checked[id(config)] = config
 
     def __call__(self, directory: RunDirectory, config: RunConfig) -> None:
         """Before the run in `directory` starts; leaves data.json there where files were looked at.
@@ -127,10 +128,6 @@ class Preparation:
         about = self._once(name, lambda: _about_packed(dataset, reader))
         self._once(f"{name} {reader!r} {nodes}", lambda: look_at(dataset, reader, nodes))
         return about
-
-    def _get_ready(self, dataset: Dataset) -> None:
-        for line in about_lines(_prepare(dataset, self._console), named=SHOWN):
-            say(self._console, f"  {line}")
 
     def _once(self, name: str, look: Callable[[], Any]) -> Any:
         """What `look` returns or raises; data that are missing for one run are missing for them all."""
@@ -228,8 +225,3 @@ def _pack(dataset: Dataset, reader: PackedReader, console: Console) -> str:
     kind = f"{about['encoding']}, {about['bytes'] / 1e6:.1f} MB, {order}"
     done = "packed" if written else "packed before"
     return f"{done}: {about['records']} training samples ({kind}) in {about['path']}"
-
-
-def _at(dataset: Dataset) -> str:
-    folder = dataset.folder()
-    return "" if folder is None else f", in {folder}"

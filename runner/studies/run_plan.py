@@ -16,8 +16,6 @@ from ..records.json_lines import read_json
 from ..records.run_directory import FAILED, INTERRUPTED, MACHINE, OK, WRONG_REQUEST, Outcome, RunDirectory
 from .plan import PlannedRun, StudyPlan
 
-NOT_STARTED = ("skipped", "refused", "impossible", "not started")
-INTERRUPTED_BEFORE = Outcome(status="not started", reason="interrupted before it")
 Start = Callable[[RunDirectory, RunConfig], Outcome]
 Ready = Callable[[RunConfig], None]
 """What is done before a run has a folder; raises ConfigError, MachineError where it cannot be run."""
@@ -33,7 +31,7 @@ class Result:
     @property
     def ran(self) -> bool:
         """Whether it was started."""
-        return self.outcome.status not in NOT_STARTED
+        return self.outcome.status not in ("skipped", "refused", "impossible", "not started")
 
     @property
     def done(self) -> bool:
@@ -76,28 +74,24 @@ def run_all(
     """
     results: list[Result] = []
     took_s: list[float] = []
-    total = len(plan.runs) + len(plan.refused)
-    for number, run in enumerate(plan.runs, 1):
-        left = plan.runs[number - 1 :]
-        if results and _was_interrupted(results[-1]):
-            results += [Result(rest, INTERRUPTED_BEFORE) for rest in left]
-            break
-        each_s, count = fmean(took_s) if took_s else each_s, f"[{number}/{total}]"
-        after = f"  ({duration(each_s * len(left))} left)" if each_s is not None else ""
+    asked = [*plan.runs, *plan.refused]
+    for number, request in enumerate(asked, 1):
+        if any(_was_interrupted(result) for result in results):
+            results.append(Result(request, Outcome(status="not started", reason="interrupted before it")))
+            continue
+        each_s, count = fmean(took_s) if took_s else each_s, f"[{number}/{len(asked)}]"
         began = time.monotonic()
-        result = _run(run, count, after, start, ready, tell, commit)
+        if isinstance(request, PlannedRun):
+            left = len(plan.runs) - number + 1
+            after = f"  ({duration(each_s * left)} left)" if each_s is not None else ""
+            result = _run(request, count, after, start, ready, tell, commit)
+        else:
+            result = Result(request, _not_run(request.error))
         results.append(result)
         if result.ran:
             took_s.append(time.monotonic() - began)
         else:
-            tell(f"{count} {run.title}: {result.outcome.status}: {result.outcome.reason}")
-    interrupted = any(_was_interrupted(result) for result in results)
-    for number, request in enumerate(plan.refused, len(plan.runs) + 1):
-        if interrupted:
-            results.append(Result(request, INTERRUPTED_BEFORE))
-        else:
-            results.append(Result(request, _not_run(request.error)))
-            tell(f"[{number}/{total}] {request.title}: refused: {request.error}")
+            tell(f"{count} {request.title}: {result.outcome.status}: {result.outcome.reason}")
     return results
 
 

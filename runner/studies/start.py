@@ -27,7 +27,6 @@ from .plan import PlannedRun, StudyPlan, declare, plan_of
 from .prepare_data import Preparation
 
 RUN, GO_ON = "run", "go on with it"
-STARTED = (RUN, GO_ON)
 
 
 def start(words: Sequence[str], *, multirun: bool, config_dir: Path | None, cwd: Path) -> int:
@@ -84,7 +83,7 @@ def show_plan(console: Console, plan: StudyPlan, *, many: bool) -> int:
         for line, text in enumerate(launcher_of(run.config).describe(run.config)):
             display.say(console, f"  {'' if line else 'processes':<9}  {text}")
         would = intent(run, many=many)
-        if would in STARTED and (trouble := packed_trouble(run.config)) is not None:
+        if would in (RUN, GO_ON) and (trouble := packed_trouble(run.config)) is not None:
             would, wrong = f"refuse: {trouble}", True
         display.say(console, f"  would      {would}")
     for number, request in enumerate(plan.refused, len(plan.runs) + 1):
@@ -175,8 +174,7 @@ def evaluate(folder: Path) -> int:
     """Evaluate the newest checkpoint of the run at `folder` in this process and print the numbers."""
     from ..launch.rank import evaluate as evaluate_checkpoint
 
-    run = RunDirectory.open(folder)
-    for key, value in evaluate_checkpoint(run.path).items():
+    for key, value in evaluate_checkpoint(RunDirectory.open(folder).path).items():
         print(f"{key}: {value}")
     return OK
 

@@ -34,8 +34,6 @@ from .tuned_study import SUFFIX as TUNED_SUFFIX
 from .tuned_study import StudyArm, arms_of, tuned_name, write_study
 
 FILE, SUFFIX = "tune.json", "_tune"
-_NOT_STARTED = ("refused", "not run", "queued")
-_RECORDED = ("number", "state", "reason", "crossed_s", "metric", "train_s")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,7 +221,7 @@ def with_result(trial: Trial) -> Trial:
 def _check_started(results: Results) -> None:
     """Raises ConfigError where no trial of an arm has run: without a result nothing is written."""
     for arm, trials in results.items():
-        if all(trial.state in _NOT_STARTED for trial in trials):
+        if all(trial.state in ("refused", "not run", "queued") for trial in trials):
             raise ConfigError(
                 f"{arm}: none of its {len(trials)} trials could be started ({trials[0].reason}); mend "
                 "that, or leave the arm out with study.arm=NAME,NAME of the others; nothing is written"
@@ -236,15 +234,15 @@ def winner(trials: Sequence[Trial], *, lower: bool = False) -> Trial | None:
     One that crossed is better than all that did not; of equals the first. None if all failed. `lower`: the
     metric is a loss.
     """
-    return min((t for t in trials if not t.failed), key=lambda trial: _rank(trial, lower), default=None)
 
+    def rank(trial: Trial) -> tuple[bool, float]:
+        if trial.crossed_s is not None:
+            return False, trial.crossed_s
+        if trial.metric is None or math.isnan(trial.metric):
+            return True, math.inf
+        return True, trial.metric if lower else -trial.metric
 
-def _rank(trial: Trial, lower: bool) -> tuple[bool, float]:
-    if trial.crossed_s is not None:
-        return False, trial.crossed_s
-    if trial.metric is None or math.isnan(trial.metric):
-        return True, math.inf
-    return True, trial.metric if lower else -trial.metric
+    return min((trial for trial in trials if not trial.failed), key=rank, default=None)
 
 
 def baseline_of(arms: Sequence[StudyArm], results: Results) -> str:
@@ -348,11 +346,12 @@ def _device_s(arm: StudyArm, results: Results) -> float:
 
 def _record(arm: StudyArm, results: Results, won: Trial | None) -> dict[str, Any]:
     """What tune.json holds of an arm; fields: docs/records.md."""
+    recorded = ("number", "state", "reason", "crossed_s", "metric", "train_s")
     return {
         "space": {key.name: key.words for key in space_of(arm.config) if key is not None},
         "trials": [
             {
-                **{name: getattr(trial, name) for name in _RECORDED},
+                **{name: getattr(trial, name) for name in recorded},
                 "settings": dict(trial.settings),
                 "run": trial.request.path.name if trial.request.path else None,
             }

@@ -25,12 +25,10 @@ from ..records.trees import below, dump_yaml, flatten, nested
 from ..report.claims import convergence_points, paper_claims
 
 SUFFIX = "_tuned"
-SECOND_BASELINES = {"same_seeds": "same seeds", "fresh_seeds": "fresh seeds"}
 SEARCHED = ("strategy", "optimizer", "schedule")  # what arms without names may differ in
 NOT_THE_ARM = ("seed", "run", "study", "hydra", "train.eval_phase")
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _NO_TEXT = ("null", "true", "false", "nan", "inf")
-_COMMON_STUDY = ("size", "same_seeds_share", "level")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +180,7 @@ def write_study(
     # Where the study's baseline was left out when tuning, the new study names none.
     own_baseline = first.baseline if first.baseline in [arm.name for arm in arms] else ""
     name = f"{first.name}{SUFFIX}"
-    study = {key: getattr(first, key) for key in _COMMON_STUDY}
+    study = {"size": first.size, "same_seeds_share": first.same_seeds_share, "level": first.level}
     tree = {
         "defaults": [{f"override /{group}": arms[0].choices[group]} for group in same_groups],
         "study": {"name": name, "baseline": own_baseline, **study, **common_keys},
@@ -217,8 +215,9 @@ def _tuned_rows(
     rows = {tuned_name(arm.name): [*words, *_words(study)]}
     if arm.name != baseline:
         return rows
-    for role, label in SECOND_BASELINES.items():
-        rows[f"{tuned_name(arm.name)}, {label}"] = [*words, *_words({**study, "study.role": role})]
+    for role in ("same_seeds", "fresh_seeds"):
+        name = f"{tuned_name(arm.name)}, {role.replace('_', ' ')}"
+        rows[name] = [*words, *_words({**study, "study.role": role})]
     placebo = next((arm for arm in arms if arm.role == "placebo"), None)
     if placebo is not None and arm.config.strategy_name == "ddp":
         rows[tuned_name(placebo.name)] = [

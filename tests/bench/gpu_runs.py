@@ -94,7 +94,7 @@ def in_words(error: BaseException) -> str:
 def in_two_halves(config: RunConfig) -> Outcome:
     """How a run ends that is asked to stop halfway and then resumed. Raises RuntimeError if it was not."""
     with TemporaryDirectory() as folder:
-        directory = RunDirectory.create(load.to_plain(config), Path(folder))
+        directory = RunDirectory.create(config.tree, Path(folder))
         stopped = launched(directory, config, f"{__name__}:first_half")
         if stopped.status == "finished":
             raise RuntimeError("it ended before it could be stopped")

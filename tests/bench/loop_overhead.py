@@ -27,7 +27,6 @@ from daso_bench.models.small import SmallCNN
 from daso_bench.models.spec import InputSpec
 from daso_bench.models.torchvision_zoo import Torchvision
 from daso_bench.runner.communication.torch_communicator import TorchCommunicator
-from daso_bench.runner.config import load
 from daso_bench.runner.config.cluster import ClusterConfig
 from daso_bench.runner.config.launchers import LocalConfig
 from daso_bench.runner.config.optimizers import SGD
@@ -57,7 +56,7 @@ def start() -> list[Figure]:
     for seed in range(STARTS + 1):
         config = configuration(model=SmallCNN(), dataset=Digits(), cluster=ClusterConfig(), seed=seed)
         with TemporaryDirectory() as folder:
-            directory = RunDirectory.create(load.to_plain(config), Path(folder))
+            directory = RunDirectory.create(config.tree, Path(folder))
             started = time.perf_counter()
             reported(launched(directory, config, f"{__name__}:prepare"))
             took_s.append(time.perf_counter() - started)

@@ -8,7 +8,6 @@ from typing import Any
 from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.models.small import MLP
 from daso_bench.runner.communication.torch_communicator import TorchCommunicator
-from daso_bench.runner.config import load
 from daso_bench.runner.config.cluster import ClusterConfig
 from daso_bench.runner.config.launchers import LocalConfig
 from daso_bench.runner.config.optimizers import SGD
@@ -55,7 +54,7 @@ def summary_of(config: RunConfig, entry: str = local.ENTRY) -> dict[str, Any]:
 def outcome_of(config: RunConfig, entry: str = local.ENTRY) -> Outcome:
     """How a run ends whose ranks do `entry`, by default training; its directory is gone afterwards."""
     with TemporaryDirectory() as folder:
-        return launched(RunDirectory.create(load.to_plain(config), Path(folder)), config, entry)
+        return launched(RunDirectory.create(config.tree, Path(folder)), config, entry)
 
 
 def launched(directory: RunDirectory, config: RunConfig, entry: str = local.ENTRY) -> Outcome:

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from runs import config
 
-from daso_bench.runner.config import load
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.launch import local
 from daso_bench.runner.launch.local import venue_of
@@ -21,7 +20,7 @@ def launch(
     cfg: RunConfig, directory: RunDirectory | None = None, **more: Any
 ) -> tuple[RunDirectory, Outcome]:
     """Run it as the command does, with this process as its supervisor."""
-    directory = directory or RunDirectory.create(load.to_plain(cfg), cfg.results_dir)
+    directory = directory or RunDirectory.create(cfg.tree, cfg.results_dir)
     settings = {"threads": 1, "venue": venue_of(cfg), "stall_s": 60} | more
     return directory, local.launch(directory, ranks=cfg.cluster.ranks, **settings)
 

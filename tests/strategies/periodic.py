@@ -9,7 +9,6 @@ from harness import Mean
 from runs import config  # pyright: ignore[reportMissingImports] (another folder of tests)
 from torch import Tensor, nn
 
-from daso_bench.runner.config import load
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.conformance.driver import drive as walk
 from daso_bench.runner.conformance.scenario import History, Problem, Scenario
@@ -109,7 +108,7 @@ def averaged_after(history: History) -> list[int]:
 def entry(tmp_path: Path, name: str, ranks: int = 4) -> dict[str, Any]:
     """Let `ranks` processes run `gloo_entries_averaging.<name>`; returns rank 0's summary."""
     cfg = config(ranks=[ranks], results=tmp_path)
-    directory = RunDirectory.create(load.to_plain(cfg), tmp_path)
+    directory = RunDirectory.create(cfg.tree, tmp_path)
     outcome = local.launch(
         directory, ranks=ranks, threads=1, port=None, stall_s=60, entry=f"gloo_entries_averaging:{name}"
     )
@@ -119,7 +118,7 @@ def entry(tmp_path: Path, name: str, ranks: int = 4) -> dict[str, Any]:
 
 def assert_gloo_and_virtual_time_agree(cfg: RunConfig) -> dict[str, Any]:
     """One source, two worlds: the same model, rounds and bytes. Returns the summary."""
-    directory = RunDirectory.create(load.to_plain(cfg), cfg.results_dir)
+    directory = RunDirectory.create(cfg.tree, cfg.results_dir)
     outcome = local.launch(directory, ranks=cfg.cluster.ranks, threads=1, port=None, stall_s=60)
     assert outcome.status == "finished", outcome.details
     simulated = simulate(cfg, cfg.dataset.load())

@@ -11,7 +11,6 @@ from harness import Linear, constant, drive
 from runs import config  # pyright: ignore[reportMissingImports] (another folder of tests)
 from torch import Tensor
 
-from daso_bench.runner.config import load
 from daso_bench.runner.launch import local
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.strategies.base import Strategy
@@ -192,7 +191,7 @@ def test_slices_need_equal_nodes():
 
 
 def test_over_gloo_it_is_ddp_in_the_node_and_pytorchs_periodic_averager(tmp_path: Path):
-    directory = RunDirectory.create(load.to_plain(config(ranks=[4], results=tmp_path)), tmp_path)
+    directory = RunDirectory.create(config(ranks=[4], results=tmp_path).tree, tmp_path)
     outcome = local.launch(
         directory, ranks=4, threads=1, port=None, stall_s=60, entry="gloo_entries_averaging:two_levels"
     )

@@ -16,7 +16,6 @@ from runs import Awkward, Blobs, config  # pyright: ignore[reportMissingImports]
 from torch import Tensor, nn
 
 from daso_bench.datasets.sampler import Sampler
-from daso_bench.runner.config import load
 from daso_bench.runner.launch import local
 from daso_bench.runner.records.json_lines import read_records
 from daso_bench.runner.records.run_directory import RunDirectory
@@ -586,7 +585,7 @@ def test_a_broken_run_resumes_with_its_shares_and_does_not_calibrate(tmp_path: P
 
 def entry(tmp_path: Path, name: str) -> None:
     cfg = config(ranks=[2, 1], results=tmp_path)
-    directory = RunDirectory.create(load.to_plain(cfg), tmp_path)
+    directory = RunDirectory.create(cfg.tree, tmp_path)
     outcome = local.launch(
         directory, ranks=3, threads=1, port=None, stall_s=20, entry=f"gloo_entries_heterogeneous:{name}"
     )
@@ -610,7 +609,7 @@ def test_over_gloo_a_balanced_run_ends_with_equal_steps_and_its_times_on_record(
         epochs=2,
         results=tmp_path,
     )
-    directory = RunDirectory.create(load.to_plain(cfg), tmp_path)
+    directory = RunDirectory.create(cfg.tree, tmp_path)
     outcome = local.launch(directory, ranks=3, threads=1, port=None, stall_s=20)
     assert outcome.status == "finished", outcome.details
     summary = outcome.summary or {}

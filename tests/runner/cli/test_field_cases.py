@@ -8,7 +8,6 @@ import pytest
 import torch
 from runs import Awkward, Blobs, Dies, Raises, config, dies_after
 
-from daso_bench.runner.config import load
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.launch import local
 from daso_bench.runner.records.json_lines import read_json, read_records
@@ -27,9 +26,7 @@ def run(cfg: RunConfig, **more: Any):
 def test_a01_the_default_port_of_others_does_not_matter_and_a_taken_port_is_named(tmp_path: Path):
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = held.getsockname()[1]
-        directory = RunDirectory.create(
-            load.to_plain(config(ranks=[2], results=tmp_path, epochs=1)), tmp_path
-        )
+        directory = RunDirectory.create(config(ranks=[2], results=tmp_path, epochs=1).tree, tmp_path)
         with pytest.raises(MachineError, match=f"launcher.port={port}: cannot be used"):
             local.launch(directory, ranks=2, threads=1, port=port, stall_s=60)
         outcome = local.launch(directory, ranks=2, threads=1, port=None, stall_s=60)
@@ -40,7 +37,7 @@ def test_a01_the_default_port_of_others_does_not_matter_and_a_taken_port_is_name
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a05_a_model_that_raises_on_any_rank_fails_the_run(tmp_path: Path, rank: int):
     cfg = config(ranks=[2], results=tmp_path, model=Raises(rank=rank), eval_every_samples=32)
-    directory = RunDirectory.create(load.to_plain(cfg), tmp_path)
+    directory = RunDirectory.create(cfg.tree, tmp_path)
     outcome = local.launch(directory, ranks=2, threads=1, port=None, stall_s=60)
     assert (outcome.status, outcome.exit_code) == ("failed", 1)
     assert outcome.reason == f"rank {rank}: RuntimeError: this model does not like me"

@@ -14,7 +14,7 @@ from daso_bench.models.small import SmallFCN
 from daso_bench.runner.config.checks import check_reader
 from daso_bench.runner.config.groups import CONF
 from daso_bench.runner.config.launchers import LauncherConfig, LocalConfig, SimulatedConfig
-from daso_bench.runner.config.load import requests, to_plain
+from daso_bench.runner.config.load import requests
 from daso_bench.runner.config.parts import RunParts
 from daso_bench.runner.config.reader_config import (
     ChunkedShuffle,
@@ -124,7 +124,7 @@ def test_an_id_holds_nothing_of_how_a_reader_reads_where_it_gives_its_order_alon
 def test_a_run_without_one_says_so() -> None:
     plain = config()
     assert plain.reader == NoReader()
-    assert to_plain(plain)["reader"] == {"_target_": "daso_bench.runner.config.reader_config.NoReader"}
+    assert plain.tree["reader"] == {"_target_": "daso_bench.runner.config.reader_config.NoReader"}
     assert plain.run_id != with_reader().run_id
 
 

@@ -83,7 +83,7 @@ PIXELS: dict[str, Any] = {"dataset": Shapes(), "model": SmallFCN(), "target_metr
 
 def loaded(asked: RunConfig, **train: Any) -> RunConfig:
     """`asked` as composed with these keys of `train`."""
-    tree = load.to_plain(asked)
+    tree = asked.tree
     tree["run"].pop("id")
     tree["train"].update(train)
     return load.from_composed(tree, Path("/nowhere"))

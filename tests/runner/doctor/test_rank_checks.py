@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from daso_bench.runner.config.compose import compose
-from daso_bench.runner.config.load import from_composed, to_plain
+from daso_bench.runner.config.load import from_composed
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.conformance import real_processes
 from daso_bench.runner.conformance.check_command import candidates
@@ -65,7 +65,7 @@ def look(
 ) -> tuple[RunDirectory, str]:
     """Run the ranks on this machine; their directory, and the outcome."""
     words = [f"cluster.nodes={len(ranks_of_nodes)}", f"cluster.ranks_per_node={list(ranks_of_nodes)}"]
-    directory = RunDirectory.create(to_plain(config_of(folder, *words, f"results_dir={folder}")), folder)
+    directory = RunDirectory.create(config_of(folder, *words, f"results_dir={folder}").tree, folder)
     write_json(directory.path / ENTRY_FILE, slurm_check.entry(strategies))
     outcome = local.launch(
         directory,

@@ -10,7 +10,6 @@ import pytest
 from runs import Awkward, config
 
 from daso_bench.runner.cli import main
-from daso_bench.runner.config import load
 from daso_bench.runner.config.launchers import TorchrunConfig
 from daso_bench.runner.launch import local, worker
 from daso_bench.runner.records.json_lines import read_json, read_records, surviving
@@ -47,12 +46,12 @@ def learnt(directory: RunDirectory) -> list[tuple[object, ...]]:
 
 def test_torchrun_trains_what_the_local_launcher_trains(tmp_path: Path):
     cfg = config("ddp", ranks=[1, 1], results=tmp_path, model=Awkward(), epochs=2)
-    own = RunDirectory.create(load.to_plain(cfg), tmp_path / "local")
+    own = RunDirectory.create(cfg.tree, tmp_path / "local")
     assert local.launch(own, ranks=2, threads=1, port=None, stall_s=60).status == "finished"
     # On a core each, where there are as many: torchrun binds nobody.
     pin = len(os.sched_getaffinity(0)) > 1
     other = dataclasses.replace(cfg, launcher=TorchrunConfig(threads_per_rank=1, pin=pin))
-    directory = RunDirectory.create(load.to_plain(other), tmp_path / "torchrun")
+    directory = RunDirectory.create(other.tree, tmp_path / "torchrun")
     done = torchrun(directory, 2)
     assert done.returncode == 0, done.stderr
     assert directory.status()["status"] == "finished"
@@ -72,7 +71,7 @@ def test_torchrun_trains_what_the_local_launcher_trains(tmp_path: Path):
 def test_a_failing_rank_fails_torchrun_and_the_run(tmp_path: Path):
     cfg = config("ddp", ranks=[1], results=tmp_path, epochs=2)
     other = dataclasses.replace(cfg, launcher=TorchrunConfig(threads_per_rank=1))
-    directory = RunDirectory.create(load.to_plain(other), tmp_path)
+    directory = RunDirectory.create(other.tree, tmp_path)
     done = torchrun(directory, 2)
     assert done.returncode != 0
     assert "2 processes were started, the run asks for 1 ranks" in done.stderr

@@ -12,7 +12,6 @@ import torch
 from runs import config
 
 from daso_bench.runner.communication.traffic import CountedCommunicator
-from daso_bench.runner.config import load
 from daso_bench.runner.launch import local
 from daso_bench.runner.launch.remote import cores_of
 from daso_bench.runner.machine import cores as module
@@ -119,7 +118,7 @@ def test_the_record_has_each_ranks_own_cores(tmp_path: Path, many: bool):
     ranks = min(2, len(allowed)) if many else 1
     threads = 1 if many else len(allowed)
     cfg = config("hsgd", ranks=[ranks], results=tmp_path, epochs=1, launcher={"pin": True})
-    directory = RunDirectory.create(load.to_plain(cfg), tmp_path)
+    directory = RunDirectory.create(cfg.tree, tmp_path)
     outcome = local.launch(directory, ranks=ranks, threads=threads, port=None, stall_s=60, pin=True)
     assert outcome.status == "finished", outcome.details
     rows = read_json(directory.environment)["ranks"]

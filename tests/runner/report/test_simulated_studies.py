@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from daso_bench.runner.config.load import requests, to_plain
+from daso_bench.runner.config.load import requests
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.launch import rank as rank_module
 from daso_bench.runner.launch.rank_process import RankTask
@@ -155,7 +155,7 @@ def studies(
         folder = root / f"study_{number}"
         for config in planned:
             own = dataclasses.replace(config, seed=config.seed + 5 * number, results_dir=folder)
-            machine.start(RunDirectory.create(to_plain(own), folder), own)
+            machine.start(RunDirectory.create(own.tree, folder), own)
         runs = [load_run(path, path.name) for path in find_runs(folder)]
         assert len(runs) == 20
         (found,) = all_speedups(compare(runs))

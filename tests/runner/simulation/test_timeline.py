@@ -14,7 +14,6 @@ from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.runner.communication.link_costs import AlphaBeta
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig, LinkConfig, LinksConfig
 from daso_bench.runner.config.launchers import SimulatedConfig
-from daso_bench.runner.config.load import to_plain
 from daso_bench.runner.launch.rank import NodeLost, run_all
 from daso_bench.runner.launch.rank_process import RankTask
 from daso_bench.runner.records.run_directory import RunDirectory
@@ -190,7 +189,7 @@ def test_each_attempt_of_a_run_leaves_a_file_however_it_ended(tmp_path: Path):
         launcher=SimulatedConfig(timeline=True),
     )
     assert made.run_id == dataclasses.replace(made, launcher=SimulatedConfig()).run_id
-    directory = RunDirectory.create(to_plain(made), tmp_path)
+    directory = RunDirectory.create(made.tree, tmp_path)
     for fails in (True, False):
         directory.begin_attempt()
         threads = torch.get_num_threads()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from daso_bench.runner.cli.main import main
-from daso_bench.runner.config.load import requests, to_plain
+from daso_bench.runner.config.load import requests
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.records.json_lines import read_json, write_json
 from daso_bench.runner.records.run_directory import RunDirectory
@@ -26,7 +26,7 @@ def configs(folder: Path, *words: str) -> list[RunConfig]:
 
 def finish(config: RunConfig, *walls_s: float) -> None:
     """The run directory of a run that finished in the last of so many attempts."""
-    directory = RunDirectory.create(to_plain(config), config.results_dir)
+    directory = RunDirectory.create(config.tree, config.results_dir)
     for wall in walls_s:
         directory.begin_attempt()
         directory.end_attempt("finished", None)

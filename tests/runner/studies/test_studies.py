@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from daso_bench.runner.config.load import requests, to_plain
+from daso_bench.runner.config.load import requests
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.launch import rank as rank_module
 from daso_bench.runner.launch.rank_process import RankTask
@@ -79,7 +79,7 @@ class Link:
 
 def run_here(config: RunConfig) -> str:
     """The run in this process, as the supervisor would leave its folder. Returns the status."""
-    directory = RunDirectory.create(to_plain(config), config.results_dir)
+    directory = RunDirectory.create(config.tree, config.results_dir)
     link = Link()
     directory.begin_attempt()
     task = RankTask(run_dir=directory.path, rank=0, ranks=1, port=0, threads=1, entry="")

@@ -11,7 +11,7 @@ from runs import config
 
 from daso_bench.runner.config import compose as composing
 from daso_bench.runner.config.compose import compose
-from daso_bench.runner.config.load import from_composed, in_its_role, requests, to_plain
+from daso_bench.runner.config.load import from_composed, in_its_role, requests
 from daso_bench.runner.config.parts import StudyInfo
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.records.seed_ranges import FRESH
@@ -57,7 +57,7 @@ def test_all_arms_of_a_repetition_are_evaluated_at_the_same_marks_and_repetition
 
 def test_a_role_needs_a_free_name_and_a_scored_seed(tmp_path: Path):
     def composed(**changes: object) -> RunConfig:
-        tree = to_plain(config())
+        tree = config().tree
         tree["run"].pop("id")
         for key, value in changes.items():
             group, _, name = key.partition("__")
@@ -109,7 +109,7 @@ def runs(*words: str, cwd: Path) -> list[RunConfig]:
 def test_a_configuration_may_ask_for_the_cores_and_the_record_holds_the_number(tmp_path: Path):
     (run,) = runs("cluster.nodes=1", "cluster.ranks_per_node=${cores:}", cwd=tmp_path)
     assert run.cluster.ranks_of_nodes == (6,)
-    assert to_plain(run)["cluster"]["ranks_per_node"] == [6]
+    assert run.tree["cluster"]["ranks_per_node"] == [6]
     (run,) = runs("train.global_batch_size=${cores:16,4}", cwd=tmp_path)
     assert run.train.global_batch_size == 24
     (run,) = runs("cluster.nodes=1", "cluster.ranks_per_node=${cores:1,100}", cwd=tmp_path)

@@ -9,7 +9,6 @@ import torch
 from real_runs import final_model, finished, launch
 from runs import SmallCNN, config
 
-from daso_bench.runner.config import load
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.records.json_lines import read_json
@@ -30,7 +29,7 @@ def made(
     )
     device = DeviceConfig(kind=("cuda",))
     cfg = replace(cfg, cluster=ClusterConfig(nodes=len(ranks), ranks_per_node=ranks, device=device))
-    return cfg, RunDirectory.create(load.to_plain(cfg), tmp_path)
+    return cfg, RunDirectory.create(cfg.tree, tmp_path)
 
 
 def on_gpu(

@@ -14,7 +14,6 @@ from daso_bench.datasets.data import Data, Split
 from daso_bench.datasets.dataset import Dataset
 from daso_bench.datasets.sampler import Sampler
 from daso_bench.datasets.stream_seeds import stream_seed
-from daso_bench.runner.config import load
 from daso_bench.runner.config.reader_config import Block, ChunkedShuffle, NodeBatch, PackedReader, Strided
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.records.json_lines import read_json, read_records
@@ -131,7 +130,7 @@ def test_processes_that_share_a_reader_go_on_inside_an_epoch(tmp_path: Path, rea
     cut, outcome = launch(run(fails_on=1))
     assert "this model does not like me" in str(outcome.reason)
     assert [path.name for path in checkpoint.complete(cut.path / "checkpoints")] == ["step_0000000007"]
-    cut.renew(load.to_plain(run(fails_on=1)))
+    cut.renew(run(fails_on=1).tree)
     finished(run(fails_on=1), cut)
     assert same_model(cut, whole)
 

@@ -7,7 +7,7 @@ from asking import code_of
 from pictures import plain, put  # pyright: ignore[reportMissingImports] (another folder of tests)
 
 from daso_bench.runner.cli.main import run
-from daso_bench.runner.config.load import requests, to_plain
+from daso_bench.runner.config.load import requests
 from daso_bench.runner.records.display import make_console
 from daso_bench.runner.records.json_lines import read_json
 from daso_bench.runner.records.run_directory import RunDirectory
@@ -77,7 +77,7 @@ def test_a_run_records_which_file_it_has_and_takes_none_of_other_samples(images:
     assert run(["prepare", *FOLDER, "reader=block"]) == 0
     (request,) = requests([*FOLDER, "reader=block", BATCH], sweep=False, cwd=Path.cwd())
     assert request.config is not None
-    directory = RunDirectory.create(to_plain(request.config), Path.cwd())
+    directory = RunDirectory.create(request.config.tree, Path.cwd())
     Preparation(make_console())(directory, request.config)
     packed = read_json(directory.path / "data.json")["packed"]
     assert (packed["records"], packed["encoding"], packed["shuffle_seed"]) == (20, "image file", 0)

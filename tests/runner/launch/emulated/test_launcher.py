@@ -18,7 +18,6 @@ from runs import Awkward, config
 
 from daso_bench.datasets.digits import Digits
 from daso_bench.runner.cli.main import main
-from daso_bench.runner.config import load
 from daso_bench.runner.config.cluster import LinkConfig
 from daso_bench.runner.launch.emulated.nodes import has_netem
 from daso_bench.runner.records.json_lines import read_json, read_records
@@ -97,7 +96,7 @@ def test_an_ordinary_users_run_and_this_users_train_the_same_side_by_side(tmp_pa
     slow = {"samples_per_second": 160.0}
     with nobody() if may_administer() else this_user() as person:
         cfg = emulated(dataset=Digits(), device=slow, max_steps=4, results=person.folder / "results")
-        theirs = RunDirectory.create(load.to_plain(cfg), cfg.results_dir)
+        theirs = RunDirectory.create(cfg.tree, cfg.results_dir)
         for path in (cfg.results_dir, *cfg.results_dir.rglob("*")):
             os.chown(path, person.uid, -1)
         command = [*person.python, "-c", PROGRAM, "resume", str(theirs.path)]

@@ -15,7 +15,6 @@ from leftovers import all_gone, holders, living, networks
 from real_runs import finished, history, launch, members, same_model
 from runs import Raises, config
 
-from daso_bench.runner.config import load
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.training import checkpoint
 
@@ -86,7 +85,7 @@ def test_a_run_whose_nodes_lose_their_links_fails_soon_with_the_reason_and_leave
 def test_nothing_is_left_of_a_run_whose_supervisor_is_killed(tmp_path: Path):
     before = networks()
     cfg = emulated(results=tmp_path, **LONG)
-    directory = RunDirectory.create(load.to_plain(cfg), tmp_path)
+    directory = RunDirectory.create(cfg.tree, tmp_path)
     with supervised(directory) as process:
         wait_for_checkpoint(directory)
         assert len(members(process.pid)) >= 5  # with its forkserver, its holder and two ranks

@@ -9,7 +9,7 @@ import runs
 
 from daso_bench.runner.cli.main import main
 from daso_bench.runner.config.launchers import SlurmConfig
-from daso_bench.runner.config.load import requests, to_plain
+from daso_bench.runner.config.load import requests
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.records.run_directory import RunDirectory
 
@@ -32,7 +32,7 @@ def config(*, ranks: tuple[int, ...] = (2, 2), seed: int = 0, results: Path, **l
 
 def directory(config: RunConfig) -> RunDirectory:
     """Its folder, as the front end makes it."""
-    return RunDirectory.create(to_plain(config), config.results_dir)
+    return RunDirectory.create(config.tree, config.results_dir)
 
 
 def a_run(results: Path, **keys: Any) -> tuple[RunDirectory, RunConfig]:

@@ -10,7 +10,7 @@ from test_rank_times import on
 from test_simulated_studies import Link
 from test_speedups import Make, answered, comparisons_of, study
 
-from daso_bench.runner.config.load import requests, to_plain
+from daso_bench.runner.config.load import requests
 from daso_bench.runner.launch import rank as rank_module
 from daso_bench.runner.launch.rank_process import RankTask
 from daso_bench.runner.machine import environment
@@ -199,7 +199,7 @@ def simulated(root: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> Run:
     monkeypatch.setattr(environment, "commit_of", lambda source: ("0" * 40, None))
     (request,) = requests([*WORDS.split(), *words], sweep=True, cwd=root)
     assert request.config is not None, request.error
-    directory, link = RunDirectory.create(to_plain(request.config), root), Link()
+    directory, link = RunDirectory.create(request.config.tree, root), Link()
     directory.begin_attempt()
     task = RankTask(run_dir=directory.path, rank=0, ranks=1, port=0, threads=1, entry="")
     rank_module.run_all(task, link)  # pyright: ignore[reportArgumentType]

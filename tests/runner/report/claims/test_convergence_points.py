@@ -11,7 +11,6 @@ from asking import requests
 from test_speedups import BASE, Make, comparisons_of, runs_of, study
 
 from daso_bench.runner.config import groups
-from daso_bench.runner.config.load import to_plain
 from daso_bench.runner.report.claims.claim_tables import (
     sentences,
     show_verdicts,
@@ -50,7 +49,7 @@ def good() -> Reference:
 def test_the_shipped_points_are_of_the_mission_study_as_it_is(tmp_path: Path):
     """A changed default of model, data, optimizer, schedule or training asks for new points."""
     base = baseline_of(requests(tmp_path, "study.arm=ddp by nodes", "seed=0"))
-    found = match(to_plain(base), load())
+    found = match(base.tree, load())
     assert found is not None
     assert found.name == "mission"
     assert len(found.samples) >= 10
@@ -76,9 +75,9 @@ def test_ranks_links_seeds_and_folders_are_no_part_of_a_workload():
 def test_the_users_own_points_come_after_the_shipped_ones_and_are_taken(tmp_path: Path):
     base = baseline_of(requests(tmp_path, "study.arm=ddp by nodes", "seed=0"))
     (tmp_path / "convergence").mkdir()
-    tree = GOOD | {"workload": workload_of(to_plain(base))}
+    tree = GOOD | {"workload": workload_of(base.tree)}
     (tmp_path / "convergence" / "own.yaml").write_text(yaml.safe_dump(tree))
-    found = match(to_plain(base), load([tmp_path]))
+    found = match(base.tree, load([tmp_path]))
     assert found is not None
     assert found.name == "own"
 
