@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from ..records.json_lines import encode
+from .words import printable
 
 # Page generators look for HTML and entities before anything else: these are named, not escaped.
 MARKDOWN_SIGNS = {"<": "&lt;", ">": "&gt;", "&": "&amp;", **{sign: f"\\{sign}" for sign in "\\`*_[]|$~"}}
@@ -23,18 +24,11 @@ def markdown(rows: Sequence[Mapping[str, str]]) -> str:
     """A table of GitHub's Markdown with a column for each key of the rows, of which there is at least one."""
     signs = str.maketrans(MARKDOWN_SIGNS | {"\n": "<br>"})
     lines = [list(rows[0]), *(row.values() for row in rows)]
-    head, *body = [
-        f"| {' | '.join(_printable(cell).translate(signs) for cell in cells)} |" for cells in lines
-    ]
+    head, *body = [f"| {' | '.join(printable(cell).translate(signs) for cell in cells)} |" for cells in lines]
     return "\n".join([head, "|---" * len(rows[0]) + "|", *body]) + "\n"
 
 
 def latex(rows: Sequence[Mapping[str, str]]) -> str:
     """A tabular with the rules of the package booktabs; a cell is one line."""
-    cells = [{key: _printable(" ".join(cell.split("\n"))) for key, cell in row.items()} for row in rows]
+    cells = [{key: printable(" ".join(cell.split("\n"))) for key, cell in row.items()} for row in rows]
     return pd.DataFrame(cells).to_latex(index=False, escape=True)
-
-
-def _printable(text: str) -> str:
-    """`text` with the replacement character for what cannot be printed, ends of lines apart."""
-    return "".join(s if s.isprintable() or s == "\n" else "\N{REPLACEMENT CHARACTER}" for s in text)

@@ -85,6 +85,11 @@ def world(name: str) -> str:
     return WORLDS.get(name, f"world {name}")
 
 
+def printable(text: str) -> str:
+    """`text` with the replacement character for what cannot be printed, ends of lines apart."""
+    return "".join(s if s.isprintable() or s == "\n" else "\N{REPLACEMENT CHARACTER}" for s in text)
+
+
 def _number(value: float | None, say: Callable[[float], str]) -> str:
     if value is None:
         return MISSING

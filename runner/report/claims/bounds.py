@@ -4,7 +4,7 @@ Source: docs/method.md, "Why an arm is faster".
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from scipy.special import stdtrit
 
@@ -17,7 +17,6 @@ from ..statistics.welch import FEWEST_RUNS, LEVEL, Times, exponential, mean_of
 from .recorded import ranks_of
 
 COMMUNICATION, BALANCE = "communication", "balance and communication"
-_SHARES = ("batches", "samples_of_worker")  # where a strategy records that its ranks take unequal numbers
 
 
 def bound_of(baseline: Arm) -> Bound:
@@ -93,15 +92,14 @@ def _communication(run: Run) -> float | None:
 
 def _balanced(run: Run) -> float | None:
     """None unless every rank's parts and samples are known."""
-    times, recorded = by_rank(run), run.summary.get("strategy")
-    nodes = (run.config.get("cluster") or {}).get("ranks_per_node")
+    times, nodes = by_rank(run), value_at(run.config, "cluster", "ranks_per_node")
     if not isinstance(nodes, list) or sum(nodes) != len(times):
         return None
     if not all({"train_s", "exposed_s", "waiting_s"} <= rank.keys() for rank in times):
         return None
     busy = [rank["train_s"] - max(0.0, rank["exposed_s"]) - max(0.0, rank["waiting_s"]) for rank in times]
-    uneven = isinstance(recorded, Mapping) and any(recorded.get(key) for key in _SHARES)
-    samples = shares(run) if uneven else [1.0] * len(times)
+    split = (value_at(run.summary, "strategy", key) for key in ("batches", "samples_of_worker"))
+    samples = shares(run) if any(split) else [1.0] * len(times)
     if len(samples) != len(times) or min(*busy, *samples) <= 0:
         return None
     train_s = max(rank["train_s"] for rank in times)

@@ -19,8 +19,6 @@ from .judge import JudgedClaim, judge
 from .paper_claims import gain_words, load
 from .speedups import ArmSpeedup, Speedups, all_speedups, evaluations
 
-_COLUMNS = ("claim", "claimed", "compared", "measured", "verdict", "remarks")
-
 
 def sentences(speedups: Speedups) -> list[str]:
     """What a reader has to know before the numbers: floors, bound, budget, checks."""
@@ -245,7 +243,7 @@ def show_verdicts(directory: Path, config_dir: Path | None) -> int:
 def verdict_table(all_judged: Sequence[JudgedClaim]) -> Table:
     """A line per claim, arm and configuration."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for header in _COLUMNS:
+    for header in ("claim", "claimed", "compared", "measured", "verdict", "remarks"):
         table.add_column(header, overflow="fold")  # nothing is cut where it does not fit
     for judged in all_judged:
         compared = f"{judged.arm} against {judged.comparator}"

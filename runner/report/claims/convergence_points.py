@@ -24,14 +24,12 @@ from .paper_claims import read_keys
 
 FOLDER = "convergence"
 FEWEST_RUNS = 10
-WEAK = "weak baseline"
 GROUPS = ("model", "dataset", "optimizer", "schedule")
 TRAIN = (
     *("epochs", "max_steps", "global_batch_size", "short_batch", "precision", "clip_norm"),
     *("target", "target_metric", "eval_split", "eval_every_samples"),
 )
 """Of `train`: what decides how many samples a target takes, and how a crossing is seen."""
-_LEFT_OUT = ("dataset.root",)  # where the data lies
 _KEYS = ("workload", "samples", "missed", "command", "date")
 
 
@@ -68,7 +66,7 @@ def workload_of(config: Mapping[str, Any]) -> dict[str, Any]:
     trees = {group: config.get(group) for group in GROUPS}
     trees["train"] = {key: train.get(key) for key in TRAIN} if isinstance(train, Mapping) else None
     flat = flatten(trees)
-    return {key: flat[key] for key in sorted(flat) if key not in _LEFT_OUT}
+    return {key: flat[key] for key in sorted(flat) if key != "dataset.root"}
 
 
 def match(config: Mapping[str, Any], references: Sequence[Reference]) -> Reference | None:
@@ -160,7 +158,7 @@ def check_convergence(
     shifts = noise_floor.any_better(stored, {label: each for label, each in samples.items() if each.seconds})
     of_baseline = samples[baseline.label]
     worse = noise_floor.worse(stored, of_baseline) if of_baseline.seconds else None
-    weak = f"{WEAK}: {_needs(baseline.label, worse, reference)})" if worse and worse.flagged else ""
+    weak = f"weak baseline: {_needs(baseline.label, worse, reference)})" if worse and worse.flagged else ""
     flagged = {
         label: f"{label} needs fewer samples than it should, flagged until explained: "
         f"{_needs(label, shift, reference)}; {shift.adjusted:.2g} after correction for "

@@ -65,10 +65,6 @@ class Matrix:
     baseline: Efficient
     left_out: tuple[str, ...] = ()
 
-    def of(self, arm: Arm) -> Efficient | None:
-        """The line of an arm, None if it has none."""
-        return next((line for line in self.lines if line.arm is arm), None)
-
     @property
     def no_headroom(self) -> str:
         """Why nobody's headroom is known; "" where it is: no arm may be shown to do more than all cores."""
@@ -108,7 +104,8 @@ def headroom(comparison: Comparison, comparator: Arm, floor: float) -> Bound:
     efficiencies, cores = matrix(comparison), cores_of(comparator)
     line, why = None, efficiencies
     if isinstance(efficiencies, Matrix):
-        line, why = efficiencies.of(comparator), efficiencies.no_headroom
+        line = next((line for line in efficiencies.lines if line.arm is comparator), None)
+        why = efficiencies.no_headroom
     if not isinstance(efficiencies, Matrix) or line is None or why:
         most = None if cores is None else float(cores)
         reason = why or f"no line of {comparator.label}"

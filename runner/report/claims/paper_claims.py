@@ -231,8 +231,11 @@ def _check(record: ClaimKeys, where: str, strategies: Sequence[str]) -> None:
             known = " or ".join(word for word in allowed if word)
             raise ConfigError(f"{where}.{key}={value}: headline={record.headline} takes {known}")
     _check_gain(record, where, number_allowed="faster" in directions)
-    above(f"{where}.quality_margin", record.quality_margin, 0)
-    _check_finite(f"{where}.quality_margin", record.quality_margin)
+    for key, limit in (("value", 1), ("quality_margin", 0)):
+        if (number := getattr(record, key)) is not None:
+            above(f"{where}.{key}", number, limit)
+            if not math.isfinite(number):
+                raise ConfigError(f"{where}.{key}={number}: must be finite")
     for key in ("nodes", "devices_per_node"):
         if (count := getattr(record.conditions, key)) is not None:
             at_least(f"{where}.conditions.{key}", count, 1)
@@ -254,18 +257,10 @@ def _check_gain(record: ClaimKeys, where: str, *, number_allowed: bool) -> None:
         raise ConfigError(
             f"{where}.quantifier=up_to: needs a number, value or less_time; a direction has none"
         )
-    if record.value is not None:
-        above(f"{where}.value", record.value, 1)
-        _check_finite(f"{where}.value", record.value)
     if record.less_time is not None and not 0 < record.less_time < 1:
         raise ConfigError(
             f"{where}.less_time={record.less_time}: must be above 0 and below 1 (a share: 0.34 for 34 % less)"
         )
-
-
-def _check_finite(where: str, value: float) -> None:
-    if not math.isfinite(value):
-        raise ConfigError(f"{where}={value}: must be finite")
 
 
 def _check_words(where: str, value: Any) -> None:

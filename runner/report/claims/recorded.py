@@ -239,16 +239,14 @@ def ranks_of(run: Run) -> list[Mapping[str, Any]]:
     return [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
 
 
-def queue_share(arm: Arm) -> float | None:
-    """Run-queue seconds of the worst rank's threads together, per second of training: the median over the
-    runs that count; None where none of them has recorded it."""
-    return median(shares) if (shares := _queued(arm.counted)) else None
-
-
 def busy_reason(arm: Arm) -> str:
-    """Why the times of an arm are not valid: its ranks waited for a core; "" if not, or not recorded."""
-    waited = queue_share(arm)
-    if waited is None or waited <= QUEUE_LIMIT:
+    """Why the times of an arm are not valid: its ranks waited for a core; "" if not, or not recorded.
+
+    Judged is the median over the runs that count.
+    """
+    shares = _queued(arm.counted)
+    waited = median(shares) if shares else 0.0
+    if waited <= QUEUE_LIMIT:
         return ""
     return (
         f"the machine was busy: the threads of a rank of {arm.label} stood ready without a core for "
@@ -270,6 +268,7 @@ def busy_warning(comparison: Comparison) -> str:
 
 
 def _queued(runs: Iterable[Run]) -> list[float]:
+    """Run-queue seconds of the worst rank's threads together, per second of training; of runs with it."""
     shares = (number(run.summary.get("run_queue_share")) for run in runs)
     return [share for share in shares if share is not None]
 

@@ -122,7 +122,8 @@ def speedups_of(comparison: Comparison, references: Sequence[Reference] = ()) ->
     fresh_quality = None
     if fresh_seeds:
         fixed_floor = _floor(clock, fixed_work(baseline, fresh_seeds), _not_whole(baseline, fresh_seeds))
-        missed = ["the study has no target"] if budget is None else _missed(baseline, fresh_seeds)
+        reached = [(arm, arm.reached) for arm in (baseline, fresh_seeds)]
+        missed = ["the study has no target"] if budget is None else _fewer(reached, "missed the target")
         target_floor = _floor(clock, to_target(baseline, fresh_seeds, budget), missed)
         fresh_quality = final_quality(baseline, fresh_seeds)
     floors = (fixed_floor.floor, target_floor.floor)
@@ -267,20 +268,15 @@ def _points(arm: Arm) -> list[float]:
 
 
 def _not_whole(*arms: Arm) -> list[str]:
-    """How many runs of each did not do all their work, where some did not."""
-    return [
-        f"{short} of {len(arm.counted)} runs of {arm.label} did not do all their work"
-        for arm in arms
-        if (short := len(arm.counted) - len(_whole(arm)))
-    ]
+    return _fewer([(arm, _whole(arm)) for arm in arms], "did not do all their work")
 
 
-def _missed(*arms: Arm) -> list[str]:
-    """How many runs of each missed the target, where some did."""
+def _fewer(arms: Iterable[tuple[Arm, list[Run]]], what: str) -> list[str]:
+    """How many of the runs of each arm are not among those beside it, where some are not; `what` they did."""
     return [
-        f"{short} of {len(arm.counted)} runs of {arm.label} missed the target"
-        for arm in arms
-        if (short := len(arm.counted) - len(arm.reached))
+        f"{short} of {len(arm.counted)} runs of {arm.label} {what}"
+        for arm, runs in arms
+        if (short := len(arm.counted) - len(runs))
     ]
 
 

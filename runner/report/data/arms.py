@@ -276,5 +276,5 @@ def common_settings(runs: Sequence[Run]) -> dict[str, str]:
 def own_settings(run: Run, common: Mapping[str, str]) -> dict[str, str]:
     """What `run` has beyond `common`, seed and arm included."""
     settings_of_run = {key: text(value) for key, value in sorted(settings(run).items()) if key not in common}
-    arm = (run.config.get("run") or {}).get("arm")
-    return {"seed": text(run.seed)} | ({"run.arm": text(arm)} if arm else {}) | settings_of_run
+    arm = _name(run)
+    return {"seed": text(run.seed)} | ({"run.arm": arm} if arm else {}) | settings_of_run

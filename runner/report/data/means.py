@@ -80,8 +80,3 @@ def time_shares(runs: Sequence[Run]) -> dict[str, float] | None:
     if not shares:
         return None
     return dict(zip(TIME_SHARES, map(fmean, zip(*shares, strict=True)), strict=True))
-
-
-def share_columns(shares: Mapping[str, float] | None) -> dict[str, float | None]:
-    """The columns of a table for `time_shares`."""
-    return {f"share_{part.replace(' ', '_')}": shares[part] if shares else None for part in TIME_SHARES}

@@ -10,11 +10,10 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from ..data.arms import Arm, Comparison
-from ..data.load import PARTS
 from ..data.means import mean_parts, target_mean
 from ..data.rank_times import shares, waited
 from .arm_style import colour, marker
-from .style import PART_COLOURS, PART_HATCHES, WIDTH, numbers, plain, wrapped
+from .style import PART_LOOKS, WIDTH, numbers, plain, wrapped
 
 NAMED = 8  # ranks of an arm whose marks can carry their numbers
 
@@ -51,6 +50,7 @@ def target_strip(comparison: Comparison) -> Figure:
         fontsize=8.5,
     )
     for row, arm in enumerate(comparison.arms):
+        fill = colour(arm.index)
         places = [row + offset for offset in offsets(len(arm.counted))]
         crossings = [(run.crossing, y) for run, y in zip(arm.counted, places, strict=True)]
         hits = [(crossing, y) for crossing, y in crossings if crossing]
@@ -59,26 +59,22 @@ def target_strip(comparison: Comparison) -> Figure:
             [y for _, y in hits],
             [crossing.after_s for crossing, _ in hits],
             [crossing.stamp_s for crossing, _ in hits],
-            color=colour(arm.index),
+            color=fill,
             linewidth=3,
             alpha=0.3,
         )
         if hits:
             scored = [crossing.scored_s for crossing, _ in hits]
-            _marks(axes, scored, [y for _, y in hits], marker(arm.index), color=colour(arm.index))
+            shape, heights = marker(arm.index), [y for _, y in hits]
+            axes.plot(scored, heights, shape, color=fill, markersize=6.5, markeredgewidth=1.0)
         if missed:
-            _marks(axes, [nowhere] * len(missed), missed, "x", color=colour(arm.index), markersize=7)
+            axes.plot([nowhere] * len(missed), missed, "x", color=fill, markersize=7, markeredgewidth=1.8)
         mean = target_mean(arm)
         if mean is not None:
             axes.plot([mean, mean], [row - 0.36, row + 0.36], color="#1d2129", linewidth=1.6)
     axes.set_xlabel("T_train to target, seconds")
     axes.xaxis.set_major_formatter(numbers())
     return figure
-
-
-def _marks(axes: Axes, xs: Sequence[float], ys: Sequence[float], shape: str, **more: Any) -> None:
-    """A mark at each place, without a line between them."""
-    axes.plot(xs, ys, shape, **{"markersize": 6.5, "markeredgewidth": 1.8 if shape == "x" else 1.0, **more})
 
 
 def time_parts(comparison: Comparison) -> Figure:
@@ -88,14 +84,14 @@ def time_parts(comparison: Comparison) -> Figure:
         left = 0.0
         for part, mean in mean_parts(arm).items():
             # Differences of clocks come out a little below zero where nothing was exposed.
-            value = max(0.0, mean)
+            value, (fill, hatch) = max(0.0, mean), PART_LOOKS[part]
             axes.barh(
                 row,
                 value,
                 left=left,
                 height=0.6,
-                color=PART_COLOURS[part],
-                hatch=PART_HATCHES[part],
+                color=fill,
+                hatch=hatch,
                 edgecolor="white",
                 linewidth=0.6,
             )
@@ -103,13 +99,8 @@ def time_parts(comparison: Comparison) -> Figure:
     axes.set_xlabel("seconds of training")
     axes.xaxis.set_major_formatter(numbers())
     handles = [
-        Patch(
-            facecolor=PART_COLOURS[part],
-            hatch=PART_HATCHES[part],
-            edgecolor="white",
-            label=part.replace("_", " "),
-        )
-        for part in PARTS
+        Patch(facecolor=fill, hatch=hatch, edgecolor="white", label=part.replace("_", " "))
+        for part, (fill, hatch) in PART_LOOKS.items()
     ]
     figure.legend(handles=handles, loc="outside lower left", ncols=5, frameon=False)
     return figure

@@ -11,16 +11,17 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from ..words import printable
+
 WIDTH = 6.2  # inches
 _ALMOST_LINEAR, _THREE_DECADES = 5, 1000  # from end to end of a logarithmic axis
-PART_COLOURS = {
-    "compute": "#0072B2",
-    "exposed": "#D55E00",
-    "waiting": "#E69F00",
-    "data": "#56B4E9",
-    "step_other": "#BBBBBB",
+PART_LOOKS = {  # colour and hatch, in the order of `load.PARTS`
+    "compute": ("#0072B2", ""),
+    "exposed": ("#D55E00", "///"),
+    "waiting": ("#E69F00", "..."),
+    "data": ("#56B4E9", "\\\\\\"),
+    "step_other": ("#BBBBBB", ""),
 }
-PART_HATCHES = {"compute": "", "exposed": "///", "waiting": "...", "data": "\\\\\\", "step_other": ""}
 
 SETTINGS: dict[Any, Any] = {
     "text.parse_math": False,
@@ -45,9 +46,7 @@ SETTINGS: dict[Any, Any] = {
 
 def plain(label: str) -> str:
     """`label` as matplotlib must get it: a leading underscore would hide it (before 3.10)."""
-    shown = "".join(
-        sign if sign.isprintable() or sign == "\n" else "\N{REPLACEMENT CHARACTER}" for sign in label
-    )
+    shown = printable(label)
     return f"\N{ZERO WIDTH SPACE}{shown}" if shown.startswith("_") else shown
 
 

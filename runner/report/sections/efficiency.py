@@ -4,7 +4,7 @@ from functools import cached_property
 
 from ..claims.core_efficiency import Matrix, efficiency_words, matrix
 from ..claims.speedups import rated
-from ..data.means import TIME_SHARES, share_columns
+from ..data.means import TIME_SHARES
 from ..section import Rows, Section, with_rows
 
 
@@ -61,7 +61,10 @@ Numbers: <a href="efficiency.csv">efficiency.csv</a>.</caption>
                     "efficiency_low": line.interval.low if line.interval else None,
                     "efficiency_high": line.interval.high if line.interval else None,
                     "level": made.level,
-                    **share_columns(line.shares),
+                    **{
+                        f"share_{part.replace(' ', '_')}": line.shares[part] if line.shares else None
+                        for part in TIME_SHARES
+                    },
                 }
                 for made in self.matrices
                 for line in made.lines

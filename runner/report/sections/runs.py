@@ -13,8 +13,6 @@ from ..data.rank_times import by_rank, is_uneven, shares
 from ..data.run_files import LINKS
 from ..section import Rows, Section, with_rows
 
-Environments = list[tuple[list[str], list[tuple[str, str]]]]
-
 
 class RunSection(Section):
     """Tables `runs`, `evaluations`, `arms` and `ranks`; on the page what went wrong, and environments."""
@@ -97,7 +95,7 @@ time.</p>
 </section>
 """
 
-    def environments(self) -> Environments:
+    def environments(self) -> list[tuple[list[str], list[tuple[str, str]]]]:
         """Ids of the runs that had an environment, and its facts, for each that occurs."""
         ids: dict[tuple[tuple[str, str], ...], list[str]] = defaultdict(list)
         for run in self.results.runs:
@@ -111,10 +109,14 @@ time.</p>
         comparisons = self.results.comparisons
         metrics = metrics_of(comparisons)
         uneven = [comparison for comparison in self.results.configured if is_uneven(comparison)]
+        fields = (
+            *("attempt", "index", "step", "epoch", "samples", "train_s", "wall_s", "eval_s", "make_model_s"),
+            *("split", *columns(metrics), "count", "loss", "train_loss", "learning_rate", "samples_per_s"),
+        )
         return {
             "runs": [_run_row(comparison, arm, run, metrics) for comparison, arm, run in walk(comparisons)],
             "evaluations": [
-                who(comparison, arm, run) | {name: row.get(name) for name in _evaluation_fields(metrics)}
+                who(comparison, arm, run) | {name: row.get(name) for name in fields}
                 for comparison, arm, run in walk(comparisons)
                 for row in run.evaluations
             ],
@@ -144,13 +146,6 @@ def _rank_rows(comparison: Comparison, arm: Arm, run: Run) -> list[dict[str, Any
         | {"times_equal_share": of_rank[rank] if of_rank else None}
         for rank, times in enumerate(by_rank(run))
     ]
-
-
-def _evaluation_fields(metrics: Sequence[Metric]) -> tuple[str, ...]:
-    return (
-        *("attempt", "index", "step", "epoch", "samples", "train_s", "wall_s", "eval_s", "make_model_s"),
-        *("split", *columns(metrics), "count", "loss", "train_loss", "learning_rate", "samples_per_s"),
-    )
 
 
 def _arm_row(comparison: Comparison, arm: Arm, metrics: Sequence[Metric]) -> dict[str, Any]:
