@@ -30,8 +30,6 @@ from .workload import Workload, memory_format, workload_of
 
 FIRST_BATCHES = 100  # the record holds a digest of them
 
-MakeWorkload = Callable[[RunConfig, Data, CountedCommunicator, torch.device], Workload]
-
 
 class Listener(Protocol):
     """Receives the progress of the run, and may ask it to stop (the supervisor's link)."""
@@ -72,7 +70,7 @@ class Backend:
     callbacks: Sequence[Callback] = ()
     remarks: tuple[str, ...] = ()
     untimed: tuple[str, ...] = ()
-    make_workload: MakeWorkload = workload_of
+    make_workload: Callable[[RunConfig, Data, CountedCommunicator, torch.device], Workload] = workload_of
     make_batch: Callable[[tuple[int, ...]], Batch] | None = None
     parameters: int | None = None
 
