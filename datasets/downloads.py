@@ -36,14 +36,11 @@ def fetching(title: str, elsewhere: str) -> Iterator[None]:
             yield
     except _FAILURES as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise ConnectionError(f"{title} could not be fetched ({_short(reason)}): {elsewhere}") from error
+        # Cut between words if possible.
+        short = textwrap.shorten(reason, 200, placeholder=" ...") if " " in reason[:200] else reason[:200]
+        raise ConnectionError(f"{title} could not be fetched ({short}): {elsewhere}") from error
     finally:
         socket.setdefaulttimeout(before)
-
-
-def _short(reason: str) -> str:
-    """At most 200 characters; cut between words if possible."""
-    return textwrap.shorten(reason, 200, placeholder=" ...") if " " in reason[:200] else reason[:200]
 
 
 def elsewhere(name: str, root: str, files: str) -> str:

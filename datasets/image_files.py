@@ -73,15 +73,12 @@ class ImageFiles:
     def changed_pixels(self, pixels: Iterable[Tensor], indices: Tensor, key: int) -> Tensor:
         """`changed` images from decoded pixels of the samples `indices`: uint8 [b, C, h, w]."""
         images = torch.empty(len(indices), *self.shape, dtype=torch.uint8)
-        if self.change is None:
-            for image, into in zip(pixels, images, strict=True):
-                into.copy_(self.transform(image))
-            return images
+        change = self.change or self.transform
         with own_draws(key) as of_sample:
             # One by one: an image that was just decoded is still in the processor's cache.
             for image, into, index in zip(pixels, images, indices.tolist(), strict=True):
                 of_sample(index)
-                into.copy_(self.change(image))
+                into.copy_(change(image))
         return images
 
 

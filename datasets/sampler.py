@@ -112,7 +112,9 @@ class Sampler:
             raise IndexError(f"rank {rank}: there are {self.ranks}")
         of_rank, starts = self._cut_of(batch, shares, minimum)
         start = batch * self.global_batch_size + starts[rank]
-        return self._order_of(epoch)[start : start + of_rank[rank]]
+        if epoch != self._epoch:
+            self._order, self._epoch = _order(self.samples, self.seed, epoch), epoch
+        return self._order[start : start + of_rank[rank]]
 
     def digest(self, batches: int) -> str:
         """Digest of the samples of the first `batches` global batches, whatever their ranks."""
@@ -123,11 +125,6 @@ class Sampler:
                 start = batch * self.global_batch_size
                 seen.update(order[start : start + self.sizes(batch)].numpy().tobytes())
         return seen.hexdigest()
-
-    def _order_of(self, epoch: int) -> Tensor:
-        if epoch != self._epoch:
-            self._order, self._epoch = _order(self.samples, self.seed, epoch), epoch
-        return self._order
 
     def _cut_of(self, batch: int, shares: Sequence[float] | None, minimum: int) -> "Cut":
         """The pieces of a batch; cached while shares are the same, as an epoch has batches of two sizes."""

@@ -103,13 +103,9 @@ class Shapes(Dataset):
             half = (SMALLEST + (LARGEST - SMALLEST) * large) * min(self.height, self.width)
             inside = _inside(SHAPES[kind], rows - row * self.height, columns - column * self.width, half)
             mask[inside] = 1 + kind
-            image[:, inside] = _colour(kind, colour).view(3, 1)
+            random_colour = 2 * torch.tensor(colour) - 1
+            image[:, inside] = (TINGED * torch.tensor(TINTS[kind]) + (1 - TINGED) * random_colour).view(3, 1)
         return image, _outlined(mask)
-
-
-def _colour(kind: int, drawn: list[float]) -> Tensor:
-    """A colour [3], from three numbers drawn from [0, 1)."""
-    return TINGED * torch.tensor(TINTS[kind]) + (1 - TINGED) * (2 * torch.tensor(drawn) - 1)
 
 
 def _inside(shape: str, down: Tensor, right: Tensor, half: float) -> Tensor:

@@ -154,9 +154,17 @@ class PreparedFolder(Dataset, ABC):
                     write_manifest(self.manifest_file, splits, about)
 
     def manifest(self) -> "Manifest":
-        """The manifest that `prepare` wrote. Raises FileNotFoundError if there is none, OSError."""
+        """The manifest that `prepare` wrote.
+
+        Raises FileNotFoundError if there is none, BadFile naming the file if it is damaged, OSError.
+        """
         try:
-            return read_manifest(self.manifest_file)
+            with _archive(self.manifest_file) as file:
+                return Manifest(
+                    paths={name: Paths(file[f"{name}_paths"]) for name in SPLITS},
+                    labels={name: torch.from_numpy(file[f"{name}_labels"]) for name in SPLITS},
+                    about=_about(file),
+                )
         except FileNotFoundError as error:
             raise FileNotFoundError(
                 f"dataset.root={self.root}: not prepared with these keys (no {self.manifest_file}); run "
@@ -296,16 +304,6 @@ def write_manifest(path: Path, splits: dict[str, list[File]], about: dict[str, A
         arrays[f"{name}_labels"] = np.array([file.label for file in files], dtype=np.int64)
     with replacing(path) as temporary, open(temporary, "wb") as file:
         np.savez(file, **arrays)
-
-
-def read_manifest(path: Path) -> Manifest:
-    """Raises FileNotFoundError if there is none, BadFile naming the file if it is damaged."""
-    with _archive(path) as file:
-        return Manifest(
-            paths={name: Paths(file[f"{name}_paths"]) for name in SPLITS},
-            labels={name: torch.from_numpy(file[f"{name}_labels"]) for name in SPLITS},
-            about=_about(file),
-        )
 
 
 @contextmanager

@@ -61,7 +61,11 @@ class Torchvision(Model):
         Raises ValueError for an unknown name and for images with neither 1 nor 3 channels.
         """
         _check_channels(self.name, spec)
-        small_stem = self.small_images == "auto" and _takes_small_stem(self.name, spec)
+        small_stem = (
+            self.small_images == "auto"
+            and self.name.startswith(RESNET_FAMILY)
+            and max(spec.height, spec.width) <= SMALL_STEM_UP_TO
+        )
         size = (spec.height, spec.width) if small_stem else usable_size(self.name, spec.height, spec.width)
         network = self._network(size, spec.classes)
         if small_stem:
@@ -115,10 +119,6 @@ def usable_size(name: str, height: int, width: int) -> tuple[int, int]:
     patches = -(-max(height, width) // multiple)
     side = multiple * max(patches, 2 if name in PATCH else 1)
     return side, side
-
-
-def _takes_small_stem(name: str, spec: InputSpec) -> bool:
-    return name.startswith(RESNET_FAMILY) and max(spec.height, spec.width) <= SMALL_STEM_UP_TO
 
 
 def _give_small_stem(network: nn.Module) -> None:
@@ -175,13 +175,8 @@ class TorchvisionSegmentation(Model):
             self.name, weights=None, weights_backbone=None, num_classes=spec.classes, **options
         )
         if self.zero_init_residual:
-            _zero_last_norms(network)
+            for block in network.modules():
+                # The only block of the ResNets that have such models.
+                if isinstance(block, models.resnet.Bottleneck):
+                    nn.init.zeros_(block.get_parameter("bn3.weight"))
         return Adapted(network)
-
-
-def _zero_last_norms(network: nn.Module) -> None:
-    from torchvision.models.resnet import Bottleneck  # the only block of the ResNets that have such models
-
-    for block in network.modules():
-        if isinstance(block, Bottleneck):
-            nn.init.zeros_(block.get_parameter("bn3.weight"))

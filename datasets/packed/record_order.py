@@ -87,10 +87,6 @@ class Epoch:
         """Like `before`, of all ranks of a node."""
         return sum(self.before(rank, step) for rank in self.members(node))
 
-    def node_of(self, rank: int) -> int:
-        """The node of a rank."""
-        return bisect_right(list(accumulate(self.ranks_of_nodes)), rank)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Stretch:
@@ -178,10 +174,6 @@ class Window:
     runs: tuple[range, ...]
     order: Records
 
-    def records(self) -> Records:
-        """Numbers int64 of the records in the order in which they are given out."""
-        return records_of(self.runs)[self.order]
-
 
 def windows(
     epoch: Epoch, all_chunks: Sequence[range], seed: int, number: int, node: int, window_chunks: int
@@ -201,7 +193,8 @@ def windows(
 
 def given_out(all_windows: Iterable[Window]) -> Records:
     """Numbers int64 of the records of windows in the order in which they are given out."""
-    return np.concatenate([np.empty(0, dtype=np.int64), *(window.records() for window in all_windows)])
+    parts = [records_of(window.runs)[window.order] for window in all_windows]
+    return np.concatenate([np.empty(0, dtype=np.int64), *parts])
 
 
 def shuffled(count: int, seed: int | None) -> Records:
@@ -217,7 +210,7 @@ def chunked_order(all_chunks: Sequence[range], seed: int, window_chunks: int) ->
     orders: dict[tuple[Epoch, int, int], Records] = {}  # of one epoch by node
 
     def order(epoch: Epoch, number: int, rank: int, step: int) -> Records:
-        node, sizes = epoch.node_of(rank), epoch.sizes(step)
+        node, sizes = bisect_right(list(accumulate(epoch.ranks_of_nodes)), rank), epoch.sizes(step)
         key = epoch, number, node
         if key not in orders:
             for old in [old for old in orders if old[:2] != key[:2]]:

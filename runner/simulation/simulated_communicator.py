@@ -44,8 +44,9 @@ class SimulatedWork(Work):
         if comm.simulator.in_helper:
             comm.helper_waits.append((entered, ready))
             return
-        waited = ready - entered + comm.helpers_waited_since(entered)
-        comm.blocked(self._key, entered, waited, operation.verb)
+        helper_waits, comm.helper_waits = comm.helper_waits, []
+        waited_in_helpers = sum(max(0, stop - max(start, entered)) for start, stop in helper_waits)
+        comm.blocked(self._key, entered, ready - entered + waited_in_helpers, operation.verb)
 
     def is_completed(self) -> bool:
         return all(self._comm.simulator.poll(operation) for operation, _ in self.parts)
@@ -135,11 +136,6 @@ class SimulatedCommunicator(CountedCommunicator):
         key = self.traffic.launch("helper", self.members(WORLD), self.now())
         return SimulatedWork(self, [(self.simulator.start_helper(self.rank, body), None)], key)
 
-    def helpers_waited_since(self, entered: int) -> int:
-        """How much of the time from `entered` to now helpers of this rank waited for other ranks."""
-        waits, self.helper_waits = self.helper_waits, []
-        return sum(max(0, stop - max(start, entered)) for start, stop in waits)
-
     def blocked(self, key: int, entered: int, waited: int, verb: str) -> None:
         """Count that this rank waited from `entered` to now, `waited` of it for others to enter."""
         self.traffic.block(key, entered, self.now(), waited)
@@ -189,7 +185,7 @@ class SimulatedCommunicator(CountedCommunicator):
         self.traffic.mark("shared.barrier")
         key = self.traffic.launch("shared", members, self.now())
         operation = self.simulator.enter(
-            self.rank, _key(members, key), "barrier", members, None, 0, _nothing, "shared"
+            self.rank, _key(members, key), "barrier", members, None, 0, lambda entered: {}, "shared"
         )
         SimulatedWork(self, [(operation, None)], key).wait()
 
@@ -224,7 +220,3 @@ def _results(op: Operation, entered: dict[int, Tensor]) -> dict[int, Tensor]:
             return {members[1]: entered[members[0]].clone()}
         case _:
             return {}
-
-
-def _nothing(entered: dict[int, Any]) -> dict[int, Any]:
-    return {}

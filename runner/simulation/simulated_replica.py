@@ -248,7 +248,8 @@ class SimulatedReplica(Replica):
         """Sum the buckets in another way than one all-reduce each, or after the backward pass."""
         averaging, comm = self.averaging, self.comm
         began, sums = comm.now(), []
-        self._forget_sums()
+        self._line = None
+        comm.helper_operations.clear()
         first = self._buckets[0].ready if averaging.overlap else 1.0
         comm.simulator.advance(comm.rank, forward + round(backward * first))
         loss = self._done(begun, blank=weight == 0)
@@ -299,11 +300,6 @@ class SimulatedReplica(Replica):
     def _gradients_lie_in_vector(self) -> bool:
         # All of them or none: they were computed in a stack, or by this rank alone.
         return len(self._in_vector) > 0 and self.parameters.tensors[0].grad is self._in_vector[0]
-
-    def _forget_sums(self) -> None:
-        """Forget the sums of the step before."""
-        self._line = None
-        self.comm.helper_operations.clear()
 
     def _start_sum(self, flat: Tensor, index: int) -> Work:
         """Start the sum of a bucket of `flat`."""

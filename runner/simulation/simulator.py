@@ -115,13 +115,10 @@ class Simulator:
         self._hub = getcurrent()
         results: list[Any] = [None] * self.topology.ranks
 
-        def guarded(rank: int) -> Callable[[], None]:
-            def call() -> None:
-                results[rank] = body(rank)
+        def call(rank: int) -> None:
+            results[rank] = body(rank)
 
-            return call
-
-        ranks = [greenlet(guarded(rank)) for rank in range(self.topology.ranks)]
+        ranks = [greenlet(partial(call, rank)) for rank in range(self.topology.ranks)]
         self._rank_of = {thread: rank for rank, thread in enumerate(ranks)}
         for thread in ranks:
             self._push(0, thread)

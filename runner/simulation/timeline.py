@@ -57,11 +57,12 @@ class Timeline:
         """
         self._read_ended(now)
         assert operation.end is not None
-        number = next(self._count)
+        number, members = next(self._count), operation.members
+        listed = ", ".join(map(str, members[:LISTED]))
         args = {
             "payload_bytes": payload_bytes,
             "channel": channel,
-            "members": _listed(operation.members),
+            "members": listed if len(members) <= LISTED else f"{listed}, ... ({len(members)} ranks)",
             "transfer": number,
         }
         heapq.heappush(self._open, (operation.end, number, operation, args))
@@ -155,8 +156,3 @@ def _lanes(events: list[Event]) -> list[int]:
 
 def _about(node: int, thread: int, what: str, **args: Any) -> dict[str, Any]:
     return {"name": what, "ph": "M", "pid": node, "tid": thread, "args": args}
-
-
-def _listed(members: tuple[int, ...]) -> str:
-    listed = ", ".join(map(str, members[:LISTED]))
-    return listed if len(members) <= LISTED else f"{listed}, ... ({len(members)} ranks)"

@@ -30,8 +30,6 @@ from .workload import Workload, memory_format, workload_of
 
 FIRST_BATCHES = 100  # the record holds a digest of them
 
-MakeWorkload = Callable[[RunConfig, Data, CountedCommunicator, torch.device], Workload]
-
 
 class Listener(Protocol):
     """Receives the progress of the run, and may ask it to stop (the supervisor's link)."""
@@ -72,7 +70,7 @@ class Backend:
     callbacks: Sequence[Callback] = ()
     remarks: tuple[str, ...] = ()
     untimed: tuple[str, ...] = ()
-    make_workload: MakeWorkload = workload_of
+    make_workload: Callable[[RunConfig, Data, CountedCommunicator, torch.device], Workload] = workload_of
     make_batch: Callable[[tuple[int, ...]], Batch] | None = None
     parameters: int | None = None
 
@@ -146,7 +144,9 @@ class TrainContext:
             self.replica.stepped or [self.replica.parameters.empty()[:0]]
         )
         self.replica.noise = self._noise
-        undone_step(self.replica, self._warmup_batch(), self.comm)
+        # Noise in the shape of the first batch: no sample is read before the clock starts.
+        sizes = self.batch_order.first_sizes()
+        undone_step(self.replica, Batch(*self._noise(sizes[self.comm.rank]), sizes), self.comm)
         self._choose_evaluation()
         for callback in self.callbacks:
             callback.on_prepared(self.replica, self.batch_order)
@@ -316,11 +316,6 @@ class TrainContext:
             "initial_weights": hashlib.blake2b(weights, digest_size=8).hexdigest() if weights else None,
             "first_batches": self.batch_order.digest(FIRST_BATCHES),
         }
-
-    def _warmup_batch(self) -> Batch:
-        """Noise in the shape of the first batch: no sample is read before the clock starts."""
-        samples_of_rank = self.batch_order.first_sizes()
-        return Batch(*self._noise(samples_of_rank[self.comm.rank]), samples_of_rank)
 
     def _noise(self, size: int) -> tuple[Tensor, Tensor]:
         generator = torch.Generator().manual_seed(stream_seed(self.config.seed, "warm-up"))

@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ...datasets.packed.feeder import Feeder, FeederGone, Geometry, Member, Part
+from ...datasets.packed.feeder import Feeder, FeederGone, Geometry, Member
 from ...datasets.packed.readers import Counters, CounterTally
 from ...datasets.packed.record_order import Epoch, Stretch, steps
 from ...datasets.sampler import Sampler
@@ -176,10 +176,12 @@ class PackedLoader(Loader):
             raise MachineError(f"reader={self._batch_order.reader.name}: {error}") from error
         if (part.number, part.step) != place:
             raise RuntimeError(f"the reader is at {(part.number, part.step)}, the step at {place}")
-        images = self._images(part, epoch_key(self.seed, place[0]))
+        records, labels = torch.from_numpy(part.records).clone(), torch.from_numpy(part.labels).clone()
+        packed_set, key = self._batch_order.set, epoch_key(self.seed, place[0])
+        inputs = packed_set.codec.images(part, packed_set.order[records], key)
         self._useful_bytes += part.content.nbytes
         self._member.release()  # its content is copied, and other ranks may wait for the memory
-        return images
+        return inputs, labels
 
     def restart(self) -> None:
         """See `Loader`; all ranks of the node call it."""
@@ -247,11 +249,6 @@ class PackedLoader(Loader):
         epoch, comm = self._batch_order.epoch(), self._comm
         ranks = epoch.members(comm.node) if self._batch_order.reader.by_node else [comm.rank]
         return max(sum(epoch.sizes(step)[rank] for rank in ranks) for step in {0, epoch.steps - 1})
-
-    def _images(self, part: Part, key: int) -> Images:
-        records = torch.from_numpy(part.records).clone()
-        labels = torch.from_numpy(part.labels).clone()
-        return self._batch_order.set.codec.images(part, self._batch_order.set.order[records], key), labels
 
 
 def _pipe() -> tuple[list[Connection], Connection]:

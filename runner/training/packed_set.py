@@ -86,7 +86,11 @@ def write_set(dataset: Dataset, reader: PackedReader, data: Data, tell: Tell) ->
         if (content := _other_content(path, description)) is not None:
             raise ConfigError(f"{path}: {content}; delete it or take another reader.path")
         with contextlib.suppress(ConfigError, BadFile), open_set(dataset, reader, data).packed as packed:
-            _check_records(packed, tell)
+            for run in chunks(packed.starts(), CHUNK_BYTES):
+                content = memoryview(bytearray(packed.size_of(run.start, len(run))))
+                packed.read(run.start, len(run), content)
+                packed.check(records_of([run]), content)
+                tell(run.stop, len(packed))
             return False
         with writing(path, description, record_bytes=codec.record_bytes) as add:
             for done, index in enumerate(_order(data, reader).tolist(), start=1):
@@ -151,15 +155,6 @@ def _other_content(path: Path, wanted: Description) -> str | None:
         f"holds the packed file of {held.name} with shuffle_seed {held.shuffle_seed}, and this one would "
         f"be of {wanted.name} with {wanted.shuffle_seed}"
     )
-
-
-def _check_records(packed: Packed, tell: Tell) -> None:
-    """Read all records. Raises BadFile for the first that differs from what was written."""
-    for run in chunks(packed.starts(), CHUNK_BYTES):
-        content = memoryview(bytearray(packed.size_of(run.start, len(run))))
-        packed.read(run.start, len(run), content)
-        packed.check(records_of([run]), content)
-        tell(run.stop, len(packed))
 
 
 def _codec(data: Data, reader: PackedReader) -> RecordCodec:

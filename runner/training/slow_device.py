@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import chain, zip_longest
 from statistics import median
 
-from torch import Tensor, nn
+from torch import nn
 
 from ...strategies.errors import ConfigError
 from .device_model import Device
@@ -102,10 +102,10 @@ class Padding:
         root = type(model).__name__
         for name, module in model.named_modules():
             if module is model or not list(module.children()):
-                module.register_forward_hook(self._after_forward(name or root))
+                module.register_forward_hook(self._hook(name or root))
         for name, parameter in model.named_parameters():  # a shared parameter appears once
             if parameter.requires_grad:
-                parameter.register_hook(self._after_gradient(name.rpartition(".")[0] or root))
+                parameter.register_hook(self._hook(name.rpartition(".")[0] or root))
 
     def measure(self, step: Callable[[], None], steps: int = 20) -> None:
         """Measure each layer's share of forward and backward in `steps` calls of `step`, without pads.
@@ -191,24 +191,16 @@ class Padding:
         finally:
             current.excluded_ns += self._now() - began
 
-    # Closures, not bound methods: with those a deep copy of the model would copy this object and its device.
-    def _after_forward(self, layer: str) -> Callable[[nn.Module, object, object], None]:
-        def hook(module: nn.Module, inputs: object, output: object) -> None:
-            self._mark(layer)
+    def _hook(self, layer: str) -> Callable[..., None]:
+        # A closure, not a bound method: with that a deep copy of the model would copy this object and its
+        # device.
+        def hook(*_: object) -> None:
+            if self._measured is not None:
+                self._measured[-1].append((layer, self._now() - self._since))
+            elif self._passes:
+                self._pad(self._passes[-1], layer)
 
         return hook
-
-    def _after_gradient(self, layer: str) -> Callable[[Tensor], None]:
-        def hook(gradient: Tensor) -> None:
-            self._mark(layer)
-
-        return hook
-
-    def _mark(self, layer: str) -> None:
-        if self._measured is not None:
-            self._measured[-1].append((layer, self._now() - self._since))
-        elif self._passes:
-            self._pad(self._passes[-1], layer)
 
     def _pad(self, current: _Pass, layer: str) -> None:
         """Sleep until the clock of this pass has reached the time at which `layer` ends on the device."""

@@ -89,7 +89,7 @@ class Trainer:
         batch = context.next_batch()
         clock.record_time("data")
         self._set_learning_rate()
-        replica.requests_stop = self._requests_stop()
+        replica.requests_stop = context.interrupted() or self._out_of_time()
         loss = replica.compute_gradients(batch)
         clock.record_time("compute")
         context.strategy.before_step(progress)
@@ -233,9 +233,6 @@ class Trainer:
         clock = self.context.clock
         here = clock.total() - self._interval_started
         return (self.accounting.account.train_ns + here) / 1e9 > limit
-
-    def _requests_stop(self) -> bool:
-        return self.context.interrupted() or self._out_of_time()
 
     def _handle_stop_request(self) -> bool:
         """Find out why some rank requests a stop; all ranks call it. True if the run ends here."""
