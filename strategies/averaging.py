@@ -25,10 +25,6 @@ from .progress import Progress
 from .replica import Replica
 from .topology import LEADERS, NODE, WORLD, Group
 
-BUFFERS = ["average", "broadcast", "none"]
-OPTIMIZER_STATE = ["keep", "average", "reset"]
-
-
 Mean = Callable[[Tensor], None]
 """Replaces a flat vector [n] by its mean: in place, blocking, with the same result on every rank. All ranks
 call it together."""
@@ -296,5 +292,5 @@ def samples_of_round(period: int, progress: Progress, *, ends_with_epoch: bool =
 
 def check_policies(config: Any) -> None:
     """Refuse unknown values of the keys that all periodic strategies have."""
-    one_of("strategy.buffers", config.buffers, BUFFERS)
-    one_of("strategy.optimizer_state", config.optimizer_state, OPTIMIZER_STATE)
+    one_of("strategy.buffers", config.buffers, ["average", "broadcast", "none"])
+    one_of("strategy.optimizer_state", config.optimizer_state, ["keep", "average", "reset"])

@@ -117,10 +117,7 @@ class DASOConfig:
 
 @dataclass
 class PlateauRule:
-    """B and W, shrunk on every plateau of the epoch loss and reset at the bottom.
-
-    Pure arithmetic, equal on all ranks.
-    """
+    """B and W, shrunk on every plateau of the epoch loss and reset at the bottom."""
 
     config: DASOConfig
     sync_every: int
@@ -170,10 +167,7 @@ class Transfer:
 
 
 class DASO(Strategy):
-    """The schedule, the merge and the rotation.
-
-    Every rank computes the same events from (epoch, batch, B, W).
-    """
+    """Every rank computes the same events from (epoch, batch, B, W)."""
 
     Config = DASOConfig
     reads_epoch_loss = True
@@ -217,7 +211,6 @@ class DASO(Strategy):
             )
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
-        self.check(self.config, Plan(comm.topology, progress.epochs, 0))
         self.replica, self.comm = replica, comm
         self.everybody: Mean = partial(world_mean, comm)
         self.nodes = comm.topology.nodes
@@ -335,7 +328,7 @@ class DASO(Strategy):
         if self.nodes == 1:
             return
         for transfer in self.pending:
-            self._note("D", transfer.start, transfer.local_rank)
+            self.events.append((transfer.start, "D", transfer.local_rank))
             transfer.wait_pending()
         self.pending.clear()
         if not self.equal:
@@ -411,7 +404,7 @@ class DASO(Strategy):
 
     def _start(self, batch: int, wait: int) -> None:
         q = self._advance()
-        self._note("S", batch, q)
+        self.events.append((batch, "S", q))
         transfer = Transfer(batch, batch + wait, q)
         if self.comm.local_rank == q:
             # A copy, never the live parameters: the optimizer writes them while the sum is on its way.
@@ -420,7 +413,7 @@ class DASO(Strategy):
         self.pending.append(transfer)
 
     def _merge(self, transfer: Transfer, batch: int) -> None:
-        self._note("M", batch, transfer.local_rank)
+        self.events.append((batch, "M", transfer.local_rank))
         waited = batch - transfer.start
         self.waits.append(waited)
         entered = self.comm.now()
@@ -459,7 +452,7 @@ class DASO(Strategy):
     def _average_over_nodes(self, pack: Any, batch: int, compressed: bool = False) -> Tensor:
         """Event A on what `pack(out)` writes: the mean over nodes [m+1], the count of stop requests last."""
         q = self._advance()
-        self._note("A", batch, q)
+        self.events.append((batch, "A", q))
         entered = self.comm.now()
         flat = self._filled(pack)
         if self.comm.local_rank == q:
@@ -511,11 +504,8 @@ class DASO(Strategy):
         q, self.active = self.active, (self.active + 1) % self.ranks_per_node
         return q
 
-    def _note(self, letter: str, batch: int, q: int) -> None:
-        self.events.append((batch, letter, q))
-
     def _clear_epoch(self) -> None:
-        self.events: list[tuple[int, str, int]] = []
+        self.events: list[tuple[int, str, int]] = []  # (batch, S | M | A | D, local rank)
         self.waits: list[int] = []
         self.spread: float | None = None
         self.decisions: list[dict[str, Any]] = []

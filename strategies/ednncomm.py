@@ -78,7 +78,7 @@ def sliced_mean(comm: Communicator, flat: Tensor, weight: float) -> None:
 
 
 class EDNNComm(PeriodicStrategy):
-    """Node gradients in every step, and rounds of K steps that end with an exchange between nodes."""
+    """A round ends with an exchange between nodes."""
 
     Config = EDNNCommConfig
     config: EDNNCommConfig
@@ -104,7 +104,6 @@ class EDNNComm(PeriodicStrategy):
             )
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
-        self.check(self.config, Plan(comm.topology, progress.epochs, progress.global_batch_size))
         replica.average_gradients_over(NODE, bucket_mib=self.config.bucket_mib)
         self.start(replica, comm, mean=partial(leader_mean, comm))
         self.period = self._period(progress)

@@ -210,10 +210,7 @@ def effective_batch(samples: Sequence[int], weights: Sequence[float]) -> float:
 
 
 class Heterogeneous(Strategy):
-    """Shares from measured times, and weights that fit them.
-
-    All ranks compute the shares from the same gathered times, never from their own.
-    """
+    """All ranks compute the shares from the same gathered times, never from their own."""
 
     Config = HeterogeneousConfig
     config: HeterogeneousConfig
@@ -334,9 +331,7 @@ class Heterogeneous(Strategy):
             "batches": list(self.batches),
             "samples_of_last_step": last[rank],
             "weight_of_last_step": self._weights(last)[rank],
-            "effective_batch": effective_batch(self.batches, self._weights(self.batches))
-            if self.batches
-            else None,
+            "effective_batch": effective_batch(self.batches, self._weights(self.batches)),
             "compute_s": times[rank] if times else None,
             "idle_s": max(times) - times[rank] if times else None,
             "use": 1 / _imbalance(times) if times else None,
@@ -361,8 +356,6 @@ class Heterogeneous(Strategy):
         }
 
     def labels(self, target_step: int | None) -> list[str]:
-        if not self.batches:
-            return []
         remarks = []
         if self.calibration is not None and self.calibration["model"] != self.config.calibration_model:
             remarks.append("step times hardly grow with the batch: shares by time per sample")
@@ -500,8 +493,6 @@ def _slope(sizes: Sequence[float], times: Sequence[float]) -> float:
 
 def _middle_half(values: Sequence[float]) -> float:
     """The distance between the first and the third quartile."""
-    if len(values) < 2:
-        return 0.0
     low, _, high = quantiles(values, n=4, method="inclusive")
     return high - low
 

@@ -136,7 +136,6 @@ class HSGD(Strategy):
             )
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
-        self.check(self.config, Plan(comm.topology, progress.epochs, 0))
         self.replica, self.comm = replica, comm
         self.nodes, self.local = comm.topology.nodes, comm.local_rank
         self.workers = len(comm.members(NODE))
@@ -145,8 +144,9 @@ class HSGD(Strategy):
         sizes = [slot.numel for slot in replica.parameters.slots]
         by_tensor = self.config.partition == "tensor"
         self.owners = cut(sizes, self.workers) if by_tensor else largest_first(sizes, self.workers)
-        owned = [sum(n for n, owner in zip(sizes, self.owners, strict=True) if owner == k)
-                 for k in range(self.workers)]  # fmt: skip
+        owned = [0] * self.workers
+        for size, owner in zip(sizes, self.owners, strict=True):
+            owned[owner] += size
         self.imbalance = max(owned) * self.workers / sum(owned)
         self.arenas = arenas_of(
             [slot.dtype for slot in replica.parameters.slots], sizes, self.owners, self.workers, by_tensor
@@ -181,7 +181,7 @@ class HSGD(Strategy):
 
     def record(self, progress: Progress) -> dict[str, Any]:
         """`seconds`: this rank's in each barrier, in the sums of both levels and in the update."""
-        row = {"seconds": self._measured(self.epoch_ns)}
+        row = {"seconds": self._seconds(self.epoch_ns)}
         self.epoch_ns.clear()
         return row
 
@@ -199,7 +199,7 @@ class HSGD(Strategy):
             "shared_weights": self.shares_weights,
             "imbalance": self.imbalance,
             "node_bytes": needs,
-            "seconds": self._measured(self.total_ns),
+            "seconds": self._seconds(self.total_ns),
         }
 
     def labels(self, target_step: int | None) -> list[str]:
@@ -317,9 +317,11 @@ class HSGD(Strategy):
             raise RuntimeError(f"hsgd: barrier {name} of step {self.step}, {where}: {error}") from error
         self._lap(f"barrier_{name}")
 
-    def _measured(self, nanoseconds: Counter[str]) -> dict[str, float] | None:
-        """Seconds by phase; None where the host runs ahead of its GPU, so that its clock measures no sums."""
-        return seconds(nanoseconds) if self.comm.host_waits else None
+    def _seconds(self, nanoseconds: Counter[str]) -> dict[str, float] | None:
+        """By phase, in order of name; None where the host runs ahead of its GPU and cannot time sums."""
+        if not self.comm.host_waits:
+            return None
+        return {name: nanoseconds[name] / 1e9 for name in sorted(nanoseconds)}
 
     def _lap(self, name: str) -> None:
         now = self.comm.now()
@@ -358,9 +360,8 @@ class HSGD(Strategy):
             self.summed |= arena.views(arena.rows[0], tensors)
             if self.shares_weights:
                 parameters |= arena.views(self._memory(arena.width, arena.dtype), tensors)
-        self.stop_requested = self.arenas[0].rows[
-            0, self.arenas[0].stop_flag
-        ]  # by how many ranks of the world
+        first = self.arenas[0]
+        self.stop_requested = first.rows[0, first.stop_flag]  # by how many ranks of the world
         self.stop_flags = self._memory(self.workers, torch.float64)  # of this node's ranks
         self.squares = self._memory(len(tensors), torch.float64)  # norms of the summed gradients, squared
         if self.shares_weights:
@@ -370,17 +371,16 @@ class HSGD(Strategy):
         self._meet("0")  # all weights are there
         self.epoch_ns.clear()
         self.total_ns.clear()
-        everything = range(len(tensors))
+        everything = list(range(len(tensors)))
+        stepped = self.owned if self.shares_weights else everything
         replica.average_gradients_over(None)
         replica.bind(
             [gradients[place] for place in everything],
             parameters=[parameters[place] for place in everything] if self.shares_weights else None,
-            stepped=self.owned if self.shares_weights else None,
+            stepped=stepped,
             clip=self._clip if self.in_memory else None,
         )
-        self.applied = {
-            place: self.summed[place] for place in (self.owned if self.shares_weights else everything)
-        }
+        self.applied = {place: self.summed[place] for place in stepped}
 
     def _memory(self, numel: int, dtype: torch.dtype) -> Tensor:
         if self.in_memory:
@@ -479,8 +479,3 @@ def node_bytes(parameter_bytes: int, ranks: int, shared_weights: bool, states: i
     """Bytes of weights, gradients and `states` tensors of optimizer state per parameter, on a node."""
     copies = 1 if shared_weights else ranks
     return parameter_bytes * (copies * (1 + states) + ranks)
-
-
-def seconds(nanoseconds: Counter[str]) -> dict[str, float]:
-    """By phase of a step, in order of name."""
-    return {name: nanoseconds[name] / 1e9 for name in sorted(nanoseconds)}

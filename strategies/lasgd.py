@@ -113,16 +113,16 @@ class Flight:
 
 
 class LASGD(AsynchronousStrategy):
-    """Rounds of asynchronous model averaging.
+    """A round is applied at the end of a step, and the next one is launched at the start of a step.
 
-    A round is applied at the end of a step and the next one launched at the start of a step. Between the two,
-    where ranks evaluate, save and stop, nothing is in flight on ranks that have just applied the same round.
+    Between the two, where ranks evaluate, save and stop, nothing is in flight on ranks that have just applied
+    the same round.
     """
 
     Config = LASGDConfig
     config: LASGDConfig
     remembers = (
-        *("steps", "rank_samples", "since", "launched", "applied", "total", "counted", "total_steps", "done"),
+        *("steps", "rank_samples", "since", "launched", "applied", "total", "counted", "total_steps"),
         *("due", "met", "agreed", "stop_requested", "equal", "copies", "before"),
     )
     tuned = (("sync_every", (1, 2, 4, 8)), ("optimizer_state", ("keep", "average")))
@@ -151,7 +151,7 @@ class LASGD(AsynchronousStrategy):
         self.since = 0  # steps since the last launch
         self.launched = self.applied = 0
         self.total = self.counted = 0  # S_last, and this rank's samples in it (n_snap)
-        self.total_steps = self.done = 0
+        self.total_steps = 0
         self.copies = 0
         self.flight: Flight | None = None
         self.due = False  # the next step begins with a launch
@@ -189,7 +189,6 @@ class LASGD(AsynchronousStrategy):
             self.flight.steps += 1
         if self.workers == 1:
             self.total = self.counted = self.rank_samples
-            self.done = int(self._is_done())
             self.met = self.equal = True
         else:
             # Apply the round in flight if it is there, and see if one is due.
@@ -322,12 +321,13 @@ class LASGD(AsynchronousStrategy):
 
     def _fill_control(self) -> None:
         # No rank reads the sum of the third number, workers out of data: it is part of the recorded bytes.
-        numbers = [self.rank_samples, self.steps, int(self._is_done()), int(self.stop_requested)]
+        out_of_data = self.rank_samples * self.workers >= self.budget
+        numbers = [self.rank_samples, self.steps, int(out_of_data), int(self.stop_requested)]
         for slot, number in zip(self.control.unbind(), numbers, strict=True):
             slot.fill_(number)  # a copy from ordinary memory would wait for the GPU
 
     def _read_control(self, counted: int) -> None:
-        self.total, self.total_steps, self.done, stop_flags = self.control.tolist()
+        self.total, self.total_steps, _, stop_flags = self.control.tolist()
         self.counted, self.agreed = counted, stop_flags > 0
 
     def _wait(self, flight: Flight) -> None:
@@ -346,18 +346,12 @@ class LASGD(AsynchronousStrategy):
             self.replica.load(mean)
         mix_buffers(self.replica, self.comm, "average", self.everybody)
 
-    def _is_done(self) -> bool:
-        """Whether this worker has done its part of the schedule's samples."""
-        return self.rank_samples * self.workers >= self.budget
-
     # ---------------------------------------------------------------- memory
 
     def _table(self) -> Layout:
         """The layout of what is summed: parameters, then buffers and momenta if they are averaged too."""
-        if self.config.optimizer_state != "average":
-            return self.model
-        # Momenta appear with the first step, and in new memory after a resume.
-        self._lay_out()
+        if self.config.optimizer_state == "average":
+            self._lay_out()  # momenta appear with the first step, and in new memory after a resume
         return self.model
 
     def _lay_out(self) -> None:

@@ -88,6 +88,7 @@ def drive(
         Deadlock: no rank can go on.
         Failed: nor can it, since ranks disagree about a stop.
     """
+    scenario.strategy_class.check(scenario.config, scenario.plan)
     took: StepTime = step_time if callable(step_time) else lambda rank, samples: step_time
     simulator = Simulator(scenario.topology, network)
     data = given_data(scenario)

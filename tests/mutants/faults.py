@@ -274,8 +274,8 @@ FAULTS = [
     Fault(
         "samples counted half",
         "lasgd",
-        "self.total, self.total_steps, self.done, stop_flags = self.control.tolist()\n",
-        "self.total, self.total_steps, self.done, stop_flags = self.control.tolist()\n        self.total //= 2\n",
+        "self.total, self.total_steps, _, stop_flags = self.control.tolist()\n",
+        "self.total, self.total_steps, _, stop_flags = self.control.tolist()\n        self.total //= 2\n",
     ),
     Fault(
         "last model is not averaged",

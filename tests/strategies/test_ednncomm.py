@@ -166,11 +166,8 @@ def test_evaluation_is_deferred_only_where_it_is_asked_for_between_exchanges(key
     ("keys", "words"),
     [
         (dict(sync_every=0), ["strategy.sync_every=0", ">= 1"]),
-        (dict(sync_every=-1), ["strategy.sync_every=-1", ">= 1"]),
         (dict(sync_every="epoch"), ["strategy.sync_every=epoch", "auto", ">= 1"]),
         (dict(exchange="leaders"), ["strategy.exchange=leaders", "leader", "world", "sliced"]),
-        (dict(buffers="mean"), ["strategy.buffers=mean", "average", "broadcast", "none"]),
-        (dict(optimizer_state="drop"), ["strategy.optimizer_state=drop", "keep", "average", "reset"]),
     ],
 )
 def test_refused_keys(keys, words):

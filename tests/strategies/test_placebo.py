@@ -21,7 +21,3 @@ def test_each_rank_gets_the_next_ones_piece(ranks: int):
 def test_a_placebo_of_two_ranks_says_that_it_is_none(ranks: int, warned: bool):
     labels = drive(lambda: Placebo(Placebo.Config()), [ranks], steps_per_epoch=1)[0].strategy.labels(None)
     assert any("use 3 or more" in label for label in labels) is warned
-
-
-def test_its_keys_are_those_of_ddp():
-    assert Placebo.Config is DDP.Config

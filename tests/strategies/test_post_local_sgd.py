@@ -112,7 +112,6 @@ def test_evaluation_is_deferred_where_rounds_are_longer_than_its_cadence(keys, r
         ({"switch_samples": -1}, r"strategy\.switch_samples=-1: must be >= 0"),
         ({"sync_every": 0}, r"strategy\.sync_every=0: must be >= 1"),
         ({"unit": "rack"}, r"strategy\.unit=rack: unknown.*; known: rank, node"),
-        ({"buffers": "sum"}, r"strategy\.buffers=sum: unknown.*; known: average, broadcast, none"),
     ],
 )
 def test_wrong_keys_are_refused_with_what_is_allowed(keys, message):

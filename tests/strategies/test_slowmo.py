@@ -76,8 +76,6 @@ def test_rounds_at_a_rate_of_zero_are_plain_averages():
         (dict(sync_every=0), ["strategy.sync_every=0", ">= 1"]),
         (dict(slow_momentum=1.5), ["strategy.slow_momentum=1.5", "between 0 and 1"]),
         (dict(slow_lr=0.0), ["strategy.slow_lr=0.0", "> 0"]),
-        (dict(buffers="mean"), ["strategy.buffers=mean", "average"]),
-        (dict(optimizer_state="drop"), ["strategy.optimizer_state=drop", "keep"]),
     ],
 )
 def test_refused_keys(keys, words):
