@@ -170,7 +170,7 @@ def test_too_little_sets_no_target(curves: list[tuple[float, ...]], said: str):
 
 
 def test_the_command_runs_them_and_says_what_to_type(here: Path, capsys: pytest.CaptureFixture[str]):
-    words = ["+study=mission", "train.epochs=1", "cluster.nodes=2", "cluster.ranks_per_node=1"]
+    words = ["+study=mission", "model=mlp", "train.epochs=1", "cluster.nodes=2", "cluster.ranks_per_node=1"]
     code = code_of("pilot", *words)
     said = " ".join(capsys.readouterr().out.split())
     assert code == 0, said
@@ -181,6 +181,7 @@ def test_the_command_runs_them_and_says_what_to_type(here: Path, capsys: pytest.
 
 QUICK = (
     "+study=mission",
+    "model=mlp",
     "train.epochs=1",
     "cluster.nodes=2",
     "cluster.ranks_per_node=1",
