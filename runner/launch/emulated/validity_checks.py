@@ -1,12 +1,7 @@
 """Validity checks: whether a run measures its modelled or emulated links and devices, or this machine's load.
 
-At its start: the scheduler floor (a small sum over all ranks that have just woken, with nothing held back),
-the links at the sizes that the run sends (asked against achieved, after a pause), and whether real computing
-leaves room for the slower devices. During training: how long threads stood in the kernel's run queue, and how
-often a step's real computing took longer than the device's. At its end: sizes that came up only later.
-
-Out of bounds is invalid: recorded, shown, no numbers for a report. The checks never look at the result.
-Source of the limits: docs/emulation.md, "What makes it valid".
+The checks and the source of their limits: docs/emulation.md, "What makes it valid". Out of bounds is invalid:
+recorded, shown, no numbers for a report. The checks never look at the result.
 """
 
 import logging
