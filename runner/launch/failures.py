@@ -142,10 +142,9 @@ def exit_fault(rank: int, seen: int, exit_code: int, call: str, finished: bool) 
         return Fault(rank=rank, kind="exit", seen=seen, text=text, call=call)
     name = signal_name(-exit_code)
     hint = "; by hand, or by the kernel for want of memory" if name == "SIGKILL" else ""
-    abort = name == "SIGABRT"
     return Fault(
         rank=rank,
-        kind="exception" if abort else "signal",
+        kind="exception" if name == "SIGABRT" else "signal",
         seen=seen,
         text=f"killed by {name}{hint}",
         call=call,

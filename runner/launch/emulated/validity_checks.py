@@ -135,13 +135,13 @@ class ValidityChecks(Callback):
         self._judge_others(shares[0][2], sum(row[3] for row in shares), counted["room_s"])
         if max(queues) > QUEUE_LIMIT:
             self._reasons.append(
-                f"threads of rank {_place_of_largest(queues)} stood ready without a core for "
+                f"threads of rank {queues.index(max(queues))} stood ready without a core for "
                 f"{in_each_second(max(queues))}, all together (at most {QUEUE_LIMIT:g} s); keep the machine "
                 "free, or take fewer ranks"
             )
         if max(overrun) > OVERRUN_LIMIT:
             self._reasons.append(
-                f"on rank {_place_of_largest(overrun)} real computing took longer than the emulated device "
+                f"on rank {overrun.index(max(overrun))} real computing took longer than the emulated device "
                 f"in {max(overrun):.1%} of steps (at most {OVERRUN_LIMIT:.0%}); take a slower device "
                 "(cluster.device.samples_per_second)"
             )
@@ -334,7 +334,3 @@ def _below(value: float) -> str:
     while scaled < 10:
         scaled, digits = scaled * 10, digits / 10
     return f"{int(scaled) * digits:g}"
-
-
-def _place_of_largest(values: Sequence[float]) -> int:
-    return max(range(len(values)), key=lambda place: values[place])
