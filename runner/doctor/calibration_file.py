@@ -9,7 +9,7 @@ from ..config.cluster import ClusterConfig
 from ..config.typed import typed
 from ..machine.folders import writing
 from ..records import display
-from .calibration_fit import TRUSTED, Calibration, Interval, Overlap, Steps
+from .calibration_fit import TRUSTED, Calibration, Interval, Overlap
 
 MESSAGES = 2  # one after the other, of an all-reduce of two ranks; its payload passes the link once
 
@@ -24,6 +24,13 @@ def render(results: Calibration, name: str) -> str:
     steps, nodes = results.steps, results.ranks_of_nodes
     each = str(nodes[0]) if len(set(nodes)) == 1 else f"[{', '.join(map(str, nodes))}]"
     kind = yaml.safe_dump(results.accelerator or results.processor, width=10**6).splitlines()[0]
+    algorithm = "auto # of an all-reduce: ring, tree, hierarchical; auto: the fastest of them"
+    if results.accelerator is None:
+        algorithm = "ring # of an all-reduce, what gloo does: ring, tree, hierarchical, auto"
+    speeds = "null # by rank; measured: all within 5 % of the median rank"
+    if steps.speeds is not None:
+        values = ", ".join(map(str, steps.speeds))
+        speeds = f"[{values}] # by rank, the median rank's is 1: medians of rounds"
     lines = [
         *_head(results),
         f"nodes: {len(nodes)} # as it was measured; all of them this one machine",
@@ -32,14 +39,14 @@ def render(results: Calibration, name: str) -> str:
         *_link(results, "inter", "over 2 ranks of two nodes, which are one machine"),
         *_link(results, "intra", "over 2 ranks of a node"),
         "  nics: 1 # assumption: network cards of a node",
-        *_algorithm(results),
+        f"  algorithm: {algorithm}",
         "  sharing: fifo # assumption: of a card by transfers at the same time: one after the other; or fair",
         "  node_speeds: null # by node: its cards have so many times the rate",
         "device:",
         f"  kind: {kind}",
         *_steps(results),
         *_overlap(results.overlap),
-        _speeds(steps),
+        f"  speeds: {speeds}",
         f"  jitter: {steps.jitter} # of {steps.own.size} steps: none, or the likeliest family",
         f"  jitter_cv: {number(steps.jitter_cv)} # the likeliest standard deviation over mean",
         f"  # {name}.csv next to it has the {steps.own.size} measured steps of {results.batch} samples:",
@@ -106,12 +113,6 @@ def _head(results: Calibration) -> list[str]:
     ]
 
 
-def _algorithm(results: Calibration) -> list[str]:
-    if results.accelerator is None:
-        return ["  algorithm: ring # of an all-reduce, what gloo does: ring, tree, hierarchical, auto"]
-    return ["  algorithm: auto # of an all-reduce: ring, tree, hierarchical; auto: the fastest of them"]
-
-
 def _link(results: Calibration, kind: str, over: str) -> list[str]:
     if kind not in results.links:
         return [
@@ -167,13 +168,6 @@ def _overlap(overlap: Overlap | None) -> list[str]:
     ]
 
 
-def _speeds(steps: Steps) -> str:
-    if steps.speeds is None:
-        return "  speeds: null # by rank; measured: all within 5 % of the median rank"
-    speeds = ", ".join(map(str, steps.speeds))
-    return f"  speeds: [{speeds}] # by rank, the median rank's is 1: medians of rounds"
-
-
 def held_out_lines(results: Calibration) -> list[str]:
     """Whether virtual time was right about runs that no fit has seen, for the file and for the screen."""
     held = results.hold_out
@@ -185,6 +179,6 @@ def held_out_lines(results: Calibration) -> list[str]:
         f"# measured {held.measured_s * 1e3:.3f} ms a step (runs: {runs}),",
         f"# modelled {held.modelled * 1e3:.3f} ms: {percent(held.error)}",
     ]
-    if held.trusted:
+    if abs(held.error) <= TRUSTED:
         return [*lines, f"validated_ranks: {results.ranks} # within {TRUSTED:.0%}"]
     return [*lines, f"validated_ranks: 0 # not within {TRUSTED:.0%}: do not trust times modelled with this"]

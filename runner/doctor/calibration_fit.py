@@ -95,11 +95,6 @@ class HoldOut:
         """Modelled over measured, minus 1."""
         return self.modelled / self.measured_s - 1
 
-    @property
-    def trusted(self) -> bool:
-        """Whether the error is small enough."""
-        return abs(self.error) <= TRUSTED
-
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:

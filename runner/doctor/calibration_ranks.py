@@ -88,7 +88,7 @@ def measure_steps(
                 data.append(rig.next_batch_s())
         link.progress(step=number + 1, steps=rounds)
     single = _doubles([*whole, *forward, statistics.median(data)])
-    everybody = rig.gather(torch.cat([means.flatten(), single]))  # [ranks, all of it]
+    everybody = rig.comm.gather(torch.cat([means.flatten(), single]))  # [ranks, all of it]
     wide = means.numel()
     by_size = everybody[:, :wide].view(-1, *means.shape)  # [ranks, rounds, sizes]
     return {
@@ -133,7 +133,7 @@ def measure_overlap(rig: "Rig", link: Link, *, rounds: int, own: int) -> dict[st
         ddp.append(rig.step(own, averaged=True))
         link.progress(step=number + 1, steps=rounds)
     passes = [[forward_s, compute_s] for _, forward_s, compute_s in [*alone, *ddp]]
-    everybody = rig.gather(_doubles(passes).flatten())
+    everybody = rig.comm.gather(_doubles(passes).flatten())
     means = everybody.mean(0).view(2, rounds, 2)
     return {
         "alone": means[0].tolist(),
@@ -218,7 +218,7 @@ class Rig:
     def lasted(self, stamps: list[tuple[int, int]]) -> Tensor:
         """Seconds of each collective: from the last rank's entry to the last rank's leave."""
         of_rank = torch.tensor(stamps, dtype=torch.int64)
-        everybody = self.gather(of_rank.flatten()).view(-1, len(stamps), 2)
+        everybody = self.comm.gather(of_rank.flatten()).view(-1, len(stamps), 2)
         return (everybody[:, :, 1].amax(0) - everybody[:, :, 0].amax(0)).double() / 1e9
 
     def buckets(self) -> tuple[list[Tensor], list[float]]:
@@ -231,10 +231,6 @@ class Rig:
         sizes = [sum(profile.numels[first:last]) for first, last in buckets]
         tensors = [torch.zeros(size, dtype=dtype, device=self.comm.device) for size in sizes]
         return tensors, [profile.ready[first] for first, _ in buckets]
-
-    def gather(self, vector: Tensor) -> Tensor:
-        """All ranks' vectors [k] as [R, k]."""
-        return self.comm.gather(vector)
 
     def _batch(self, sizes: tuple[int, ...]) -> Batch:
         return Batch(*self._noise[self._samples], (self._samples,) * len(sizes))

@@ -89,13 +89,14 @@ def machine_facts(results_dir: Path, launcher: str | None = None) -> MachineFact
         emulation_error = pool.submit(impossible)
         facts = process_facts(results_dir)
         error = emulation_error.result()
+        torchrun = Path(sys.executable).parent / "torchrun"  # of this environment, before that of the PATH
         return MachineFacts(
             **replace(facts, torch=torch.result()).as_row(),
             launcher=launcher,
             commands={name: shutil.which(name) for name in SLURM_COMMANDS},
             slurm={"version": _first_line(version.result()), "controller": _controller(ping.result())},
             submitit=installed("submitit"),
-            torchrun=_script("torchrun"),
+            torchrun=str(torchrun) if torchrun.is_file() else shutil.which("torchrun"),
             emulation={"error": error, "netem": error is None and has_netem()},
         )
 
@@ -140,12 +141,6 @@ def _controller(done: subprocess.CompletedProcess[str] | None) -> str:
         return "up"
     lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"]
     return lines[-1].removeprefix("scontrol: ")
-
-
-def _script(name: str) -> str | None:
-    """A command of this Python environment, or of the PATH."""
-    path = Path(sys.executable).parent / name
-    return str(path) if path.is_file() else shutil.which(name)
 
 
 # ------------------------------------------------------------------ what this machine can do
@@ -258,10 +253,6 @@ def _print(console: Console, rows: Sequence[Row], findings: Sequence[Finding]) -
     console.print(table)
     show_findings(console, findings)
     say(console, "")
-    say(console, _conclusion(findings), "bold")
-
-
-def _conclusion(findings: Sequence[Finding]) -> str:
     counts = {name: sum(finding.severity == name for finding in findings) for name in _STYLES}
     parts = [f"{count} {name}{'s' * (count != 1)}" for name, count in counts.items() if count]
-    return ", ".join(parts) + "." if parts else "Nothing is wrong."
+    say(console, ", ".join(parts) + "." if parts else "Nothing is wrong.", "bold")

@@ -142,10 +142,9 @@ def exit_fault(rank: int, seen: int, exit_code: int, call: str, finished: bool) 
         return Fault(rank=rank, kind="exit", seen=seen, text=text, call=call)
     name = signal_name(-exit_code)
     hint = "; by hand, or by the kernel for want of memory" if name == "SIGKILL" else ""
-    abort = name == "SIGABRT"
     return Fault(
         rank=rank,
-        kind="exception" if abort else "signal",
+        kind="exception" if name == "SIGABRT" else "signal",
         seen=seen,
         text=f"killed by {name}{hint}",
         call=call,
@@ -177,16 +176,15 @@ def judge(
         reason = None if status == "finished" else f"interrupted by {interrupts[0]}{more}"
         return Outcome(status=status, reason=reason, exit_code=INTERRUPTED, summary=summary)
     if stall is not None or faults:
-        outcome = _stalled(ranks, stall) if stall is not None else _failed(ranks, faults)
+        if stall is not None:
+            details = "\n".join(f"stacks of rank {rank.number}: {rank.log}" for rank in ranks)
+            outcome = Outcome(status="failed", reason=stall, exit_code=FAILED, details=details)
+        else:
+            outcome = _failed(ranks, faults)
         return replace(outcome, exit_code=INTERRUPTED) if interrupts else outcome
     assert worst is not None
     code = OK if worst["status"] == "finished" else FAILED
     return Outcome(status=worst["status"], reason=worst["reason"], exit_code=code, summary=summary)
-
-
-def _stalled(ranks: list[Rank], stall: str) -> Outcome:
-    details = "\n".join(f"stacks of rank {rank.number}: {rank.log}" for rank in ranks)
-    return Outcome(status="failed", reason=stall, exit_code=FAILED, details=details)
 
 
 def _failed(ranks: list[Rank], faults: list[Fault]) -> Outcome:

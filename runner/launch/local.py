@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from ...strategies.errors import MachineError
 from ..config.launchers import LocalConfig
 from ..machine.cores import apart_here, keep_awake, threads_per_rank, timing_reasons, usable_cores
-from ..machine.signals import LEFT_TO_THE_SUPERVISOR, SUPERVISOR_VARIABLE
+from ..machine.signals import SUPERVISOR_VARIABLE, signals_blocked
 from ..records.run_directory import Outcome, RunDirectory
 from .emulated.nodes import Nodes, impossible
 from .failures import Rank
@@ -170,7 +169,7 @@ def warm(preload: Sequence[str] = PRELOAD) -> None:
         try:
             # First, and by itself: once started it unblocks the signals that the forkserver must not hear.
             resource_tracker.ensure_running()
-            with _signals_blocked():
+            with signals_blocked():
                 forkserver.ensure_running()
         except OSError as error:
             raise MachineError(f"cannot start processes (folder for sockets: TMPDIR): {error}") from error
@@ -302,16 +301,6 @@ def _forkserver_environment() -> Iterator[None]:
             os.environ.pop(name)
             if value is not None:
                 os.environ[name] = value
-
-
-@contextmanager
-def _signals_blocked() -> Iterator[None]:
-    """Blocked too in what is started meanwhile, until it unblocks them itself (`signals.guard`)."""
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_THE_SUPERVISOR)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 @contextmanager

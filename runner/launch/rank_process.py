@@ -6,7 +6,6 @@ supervisor -> rank: `interrupt`. Either end may die at any time: a rank without 
 supervisor records the end of a rank.
 """
 
-import errno
 import faulthandler
 import importlib
 import json
@@ -28,13 +27,13 @@ from setproctitle import setproctitle, setthreadtitle
 
 from ...strategies.errors import ConfigError, ExpectedEnd, MachineError
 from ..machine.cores import keep_to, usable_cores
+from ..machine.folders import NO_SPACE
 from ..machine.signals import FORKSERVER_VARIABLE, SUPERVISOR_VARIABLE, die_with_parent
 from .emulated.namespaces import NodeEntry, enter
 
 BEAT_S = 0.5
 FINISH_STATUSES = ("finished", "cancelled", "timed_out", "diverged")  # the worst of the ranks' is the run's
 TRACEBACK_CHARACTERS = 20_000
-_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,21 +215,17 @@ def run_task(task: RankTask, link: Link) -> NoReturn:
     except BaseException as error:  # also SystemExit: a rank that leaves early must be seen
         text = traceback.format_exc()
         print(text, file=sys.stderr)
-        code = _exit_code(error)
+        code = 1
+        if isinstance(error, ConfigError):
+            code = 2
+        elif isinstance(error, MachineError) or (isinstance(error, OSError) and error.errno in NO_SPACE):
+            code = 3
         expected = isinstance(error, (ConfigError, MachineError, ExpectedEnd))  # the log has the traceback
         link.error(error, "" if expected else text, code)
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-def _exit_code(error: BaseException) -> int:
-    if isinstance(error, ConfigError):
-        return 2
-    if isinstance(error, MachineError) or (isinstance(error, OSError) and error.errno in _DISK_ERRORS):
-        return 3
-    return 1
 
 
 def _set_up_process(task: RankTask) -> None:

@@ -354,12 +354,12 @@ def cores_of(hellos: Sequence[Hello], wanted: Sequence[int]) -> list[tuple[int, 
     Raises MachineError if they do not fit.
     """
     cores: dict[int, tuple[int, ...]] = {}
+    rooms = [
+        Room(cores=hello["cores"], usable=hello["usable"], wanted=want, host=hello["host"])
+        for hello, want in zip(hellos, wanted, strict=True)
+    ]
     for ranks in _ranks_of_machines(hellos):
-        rooms = [
-            Room(cores=hello["cores"], usable=hello["usable"], wanted=wanted[rank], host=hello["host"])
-            for rank, hello in ((rank, hellos[rank]) for rank in ranks)
-        ]
-        cores |= dict(zip(ranks, apart(rooms), strict=True))
+        cores |= dict(zip(ranks, apart([rooms[rank] for rank in ranks]), strict=True))
     return [cores[rank] for rank in range(len(hellos))]
 
 

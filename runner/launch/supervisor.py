@@ -139,7 +139,11 @@ class _Reporter:
         elif event["rank"] == 0:
             self._progress = {key: event["progress"].get(key) for key in _PROGRESS_KEYS}
             if time.monotonic() - self._written_s >= STATUS_EVERY_S:
-                self._write()
+                self._written_s = time.monotonic()
+                try:
+                    self._directory.update(progress=self._progress)
+                except (ConfigError, MachineError) as error:  # for show; the run itself may still finish
+                    _log.warning("%s", error)
         if self._on_event is not None:
             self._on_event(event)
 
@@ -162,13 +166,6 @@ class _Reporter:
         )
         status = outcome.run_status or outcome.status
         self({"kind": "end", "status": status, "reason": outcome.reason, "exit_code": outcome.exit_code})
-
-    def _write(self) -> None:
-        self._written_s = time.monotonic()
-        try:
-            self._directory.update(progress=self._progress)
-        except (ConfigError, MachineError) as error:  # progress is for show; the run itself may still finish
-            _log.warning("%s", error)
 
 
 @contextmanager

@@ -159,10 +159,8 @@ def _too_few(rooms: Sequence[Room]) -> MachineError:
 def keep_awake() -> list[subprocess.Popen[bytes]]:
     """Start one spinning process per usable core; none where the system has no class SCHED_IDLE.
 
-    Ranks that mostly sleep leave cores idle, and a core that has gone to sleep is late for its next work: 30
-    to 240 us on average in a virtual machine, and the queues of the links are served by the same cores. Sums
-    of 4 MiB at 0.4 Gbit/s were 2 to 9 % late on an idle machine, 0.4 to 4.6 % where each core was kept awake.
-    Any other process that wants the core has it at once.
+    A core that has gone to sleep is late for its next work, and the same cores serve the queues of the links
+    (docs/emulation.md). Any other process that wants the core has it at once.
 
     The kernel ends the processes with the thread that started them: start them in the main thread.
     """
@@ -204,12 +202,10 @@ def in_each_second(share: float) -> str:
 class RunQueue:
     """The time for which this process's threads were ready to run and had no core, while it trained.
 
-    Linux only; docs/method.md, "Validity and guard", has the limit. An idle core takes a while to wake up
-    (about 5 us; 30 to 240 us on average on a virtual machine without other load), and the kernel counts that
-    as waiting. It is no queue, and would make every rank that mostly sleeps invalid. So `IDLE_NS` is
-    subtracted for each time that a thread was given a core; a thread that shares its core with a program that
-    computes waits for milliseconds. The result is a lower bound: shorter waits are not seen, nor are those of
-    threads that ended before training paused.
+    Linux only; docs/method.md, "Validity and guard", has the limit. The kernel also counts the time in which
+    an idle core wakes up (docs/emulation.md), so `IDLE_NS` is subtracted for each time that a thread was
+    given a core. The result is a lower bound: shorter waits are not seen, nor are those of threads that ended
+    before training paused.
     """
 
     def __init__(self, tasks: Path = Path("/proc/self/task")) -> None:

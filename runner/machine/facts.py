@@ -6,6 +6,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
@@ -106,10 +107,14 @@ def process_facts(results_dir: Path, *, master: str | None = None, with_torch: b
     """
     memory = psutil.virtual_memory()
     commit, dirty = commit_of(PACKAGE)
+    route = None
+    if master is not None:
+        with suppress(OSError):
+            route = route_to(master)
     return ProcessFacts(
         host=socket.gethostname(),
         interfaces=interfaces(),
-        route_interface=_interface_to(master),
+        route_interface=route,
         cores=affinity(),
         usable_cores=usable_cores(),
         cores_of_machine=os.cpu_count() or 1,
@@ -150,15 +155,6 @@ def torch_facts() -> dict[str, Any]:
         "backends": ["gloo"] * distributed + ["nccl"] * nccl,
         "error": None,
     }
-
-
-def _interface_to(host: str | None) -> str | None:
-    if host is None:
-        return None
-    try:
-        return route_to(host)
-    except OSError:
-        return None
 
 
 def _device_files(folder: Path) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...strategies.errors import ConfigError, MachineError
 
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def check_folder(folder: Path, named: str = "") -> None:
@@ -27,7 +27,7 @@ def writing(what: str) -> Iterator[None]:
         yield
     except OSError as error:
         sentence = f"{what}: cannot be written: {error.strerror or error}"
-        raise (MachineError if error.errno in _NO_SPACE else ConfigError)(sentence) from error
+        raise (MachineError if error.errno in NO_SPACE else ConfigError)(sentence) from error
 
 
 def folder_facts(path: Path) -> dict[str, Any]:

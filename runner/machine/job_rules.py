@@ -223,17 +223,13 @@ def versions(job: JobFacts) -> Iterator[Finding]:
     yield from _differ(job, "Python", _hosts_of(job, minors))
     for key, name in (("torch", "torch"), ("daso_bench", "daso-bench")):
         yield from _differ(job, name, _hosts_of(job, [facts.versions[key] for facts in job.ranks]))
+    states = ((facts.versions["commit"], facts.versions["dirty"]) for facts in job.ranks)
     sources = [
-        facts.versions["commit"] and _source(facts.versions["commit"], facts.versions["dirty"])
-        for facts in job.ranks
+        commit and commit[:10] + (f" with changes {dirty[:8]}" if dirty else "") for commit, dirty in states
     ]
     hosts = _hosts_of(job, sources)
     hosts.pop(None, None)
     yield from _differ(job, "the source", hosts)
-
-
-def _source(commit: str, dirty: str | None) -> str:
-    return commit[:10] + (f" with changes {dirty[:8]}" if dirty else "")
 
 
 def _hosts_of(job: JobFacts, values: Sequence[str | None]) -> dict[str | None, list[str]]:

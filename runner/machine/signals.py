@@ -46,6 +46,16 @@ def guard(supervisor: int) -> None:
     die_with_parent(supervisor)
 
 
+@contextmanager
+def signals_blocked() -> Iterator[None]:
+    """LEFT_TO_THE_SUPERVISOR, blocked too in what is started meanwhile, until it unblocks them itself."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_THE_SUPERVISOR)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
 def signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from figures import Figure
 from gpu_options import Options, cluster_of
-from gpu_runs import NODES, Arm, arms, judged, run_of
+from gpu_runs import NODES, arms, judged, run_of
 from loop_overhead import gpu_run, measure_on_device, rate_ratio
 from processes import context_of, joined, outcome_of, summary_of
 from torch import Tensor, nn
@@ -88,7 +88,9 @@ def nccl(options: Options) -> Iterator[Figure]:
     what = f"{options.model}, {options.precision}, {took['device']}, over PyTorch's own DDP; groups of one"
     yield rate_ratio("gpu_ddp_over_torch", options, took, None, what)
     for arm in arms():
-        config = run_of(_through_messages(arm), cluster_of(options.device, ranks=(1,)), options.steps)
+        if arm.kind is HSGD:  # in the memory of CPUs it would wait for ranks that are not there
+            arm = replace(arm, keys={"level1": "collective"})
+        config = run_of(arm, cluster_of(options.device, ranks=(1,)), options.steps)
         yield judged(
             f"nccl_{arm.name}",
             f"{measured['backend']}, rank 0 of {' + '.join(map(str, NODES))}, {options.steps} steps",
@@ -106,11 +108,6 @@ def facts_figures(measured: Mapping[str, Any], *, on_gpu: bool) -> Iterator[Figu
     ):
         detail = f"{measured['backend']}: {detail}"
         yield Figure(f"gpu_nccl_{name}", measured[name], limit if on_gpu else None, detail, at_least)
-
-
-def _through_messages(arm: Arm) -> Arm:
-    """`hsgd` sums through memory on CPUs, where ranks that are not there would be waited for."""
-    return replace(arm, keys={"level1": "collective"}) if arm.kind is HSGD else arm
 
 
 # ------------------------------------------------------------------ what the rank does

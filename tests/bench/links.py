@@ -24,10 +24,8 @@ from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.runner.communication.torch_communicator import TorchCommunicator
 from daso_bench.runner.config import load
 from daso_bench.runner.config.cluster import ClusterConfig, LinkConfig, LinksConfig
-from daso_bench.runner.config.compose import compose
 from daso_bench.runner.config.launchers import EmulatedConfig, LocalConfig
 from daso_bench.runner.config.parts import RunInfo, TrainConfig
-from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.launch.emulated.nodes import impossible
 from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.strategies.ddp import DDP
@@ -173,7 +171,9 @@ def _modelled_over_kernel() -> list[Figure]:
     invalid: list[str] = []
     for turn in range(TURNS):
         for network in sorted(step_s, reverse=bool(turn % 2)):
-            summary = summary_of(_slow_run(network))
+            words = ["strategy=ddp", "launcher=emulated", f"launcher.network={network}"]
+            words += ["launcher.on_invalid=record", f"train.max_steps={RUN_STEPS}"]
+            summary = summary_of(load.run_config(words, cwd=Path.cwd()))
             step_s[network].append(summary["train_s"] / RUN_STEPS)
             invalid += summary["validity"]["reasons"]
     medians = {network: statistics.median(times) for network, times in step_s.items()}
@@ -184,15 +184,6 @@ def _modelled_over_kernel() -> list[Figure]:
         Figure(name, ratio, 1 + APART, detail),
         Figure(f"{name}_least", ratio, 1 - APART, "the same, from below", at_least=True),
     ]
-
-
-def _slow_run(network: str) -> RunConfig:
-    words = ["strategy=ddp", "launcher=emulated", f"launcher.network={network}"]
-    words += ["launcher.on_invalid=record", f"train.max_steps={RUN_STEPS}"]
-    (job,) = compose(words, sweep=False, config_dir=None)
-    if job.composed is None:
-        raise job.error or RuntimeError("not composed")
-    return load.from_composed(job.composed, Path.cwd())
 
 
 # ------------------------------------------------------------------ bytes

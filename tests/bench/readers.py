@@ -35,11 +35,7 @@ from daso_bench.datasets.packed.record_order import Epoch, Stretch
 from daso_bench.runner.machine.page_cache import drop
 
 SET_BYTES, STRIDED_BYTES = 2 * 10**9, 256 * 2**20
-SIZES = (
-    4096,
-    16384,
-    100_000,
-)  # bytes of a record; the last is no multiple of a page, as encoded images are none
+SIZES = (4096, 16384, 100_000)  # bytes of a record; the last is no multiple of a page, as of encoded images
 RANKS, BATCH, ROUNDS = 4, 256, 5
 SLOTS = 3  # two steps ahead of the one in use, as `reader.prefetch_batches` has it
 PLAIN_READ_BYTES, BLOCK_BYTES = 2**20, 16 * 2**20

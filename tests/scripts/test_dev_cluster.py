@@ -101,24 +101,16 @@ def test_wrong_arguments_end_with_2_and_say_what_is_allowed(
 # ------------------------------------------------------------------ refusals
 
 
-def test_a_foreign_slurm_conf_in_the_environment_is_refused(
-    tool: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("SLURM_CONF", "/cluster/slurm.conf")
-    assert "`unset SLURM_CONF`" in refused(tool, capsys, "up")
-
-
-def test_a_machine_with_a_slurm_conf_is_refused(
+def test_a_foreign_slurm_conf_and_a_user_who_is_not_root_are_refused(
     tool: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
-    (tmp_path / "slurm.conf").touch()
-    monkeypatch.setattr(tool, "FOREIGN", (str(tmp_path / "slurm.conf"),))
-    assert "belongs to a Slurm cluster" in refused(tool, capsys, "up")
-
-
-def test_who_is_not_root_is_told_how(
-    tool: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
+    with monkeypatch.context() as patch:
+        patch.setenv("SLURM_CONF", "/cluster/slurm.conf")
+        assert "`unset SLURM_CONF`" in refused(tool, capsys, "up")
+    with monkeypatch.context() as patch:
+        (tmp_path / "slurm.conf").touch()
+        patch.setattr(tool, "FOREIGN", (str(tmp_path / "slurm.conf"),))
+        assert "belongs to a Slurm cluster" in refused(tool, capsys, "up")
     monkeypatch.setattr(tool.os, "geteuid", lambda: 1000)
     for words in (["up"], ["node-down", "n1"], ["node-up", "n1"]):
         assert "sudo" in refused(tool, capsys, *words, "--folder", str(tmp_path))
@@ -215,23 +207,15 @@ def test_nothing_in_our_own_namespaces_is_killed(
 # ------------------------------------------------------------------ what is written down
 
 
-def cluster_of(tool: ModuleType, folder: Path, **changes: object):
-    values = dict(nodes=2, cpus=8, gpus=2, accounting=True, network="10.77.0") | changes
-    return tool.Cluster(folder, **values)
-
-
-def test_what_is_written_down_is_read_back(
+def test_what_is_written_down_is_read_back_and_no_id_is_ours_after_a_reboot(
     tool: ModuleType, sleeper: subprocess.Popen[bytes], tmp_path: Path
 ):
-    cluster = cluster_of(tool, tmp_path)
+    values = dict(nodes=2, cpus=8, gpus=2, accounting=True, network="10.77.0")
+    cluster = tool.Cluster(tmp_path, **values)
     cluster.processes["slurmd-n1"] = written_down(tool, sleeper)
     cluster.save()
     again = tool.Cluster.load(tmp_path)
     assert again == cluster
     assert again.alive() == [cluster.processes["slurmd-n1"]]
-
-
-def test_after_a_reboot_no_id_is_ours(tool: ModuleType, sleeper: subprocess.Popen[bytes], tmp_path: Path):
-    cluster = cluster_of(tool, tmp_path, boot="another boot")
-    cluster.processes["slurmd-n1"] = written_down(tool, sleeper)
-    assert cluster.alive() == []
+    earlier = tool.Cluster(tmp_path, **values, boot="another boot", processes=cluster.processes)
+    assert earlier.alive() == []

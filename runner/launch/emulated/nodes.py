@@ -4,7 +4,6 @@ import json
 import math
 import os
 import select
-import signal
 import subprocess
 import sys
 import time
@@ -17,7 +16,7 @@ from typing import Any, Self
 from ....strategies.errors import ConfigError, MachineError
 from ....strategies.topology import Topology
 from ...config.cluster import LinkConfig
-from ...machine.signals import LEFT_TO_THE_SUPERVISOR, signal_name
+from ...machine.signals import signal_name, signals_blocked
 from ..rank_process import Meeting
 from .namespaces import INTERFACE, MOST_NODES, UNSHAPED_INTERFACE, NodeEntry, Shape
 
@@ -122,8 +121,7 @@ class Nodes:
     def _start_holder(self) -> dict[str, Any]:
         """Start the holder and return its answer, with "error" and "cause" if there are no nodes."""
         # It ignores these signals once it can; until then a Ctrl-C must not end it.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_THE_SUPERVISOR)
-        try:
+        with signals_blocked():
             # Unbuffered: the one line is written at once, and `select` sees all there is to read.
             process = self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", f"{__package__}.namespaces", str(os.getpid())],
@@ -132,8 +130,6 @@ class Nodes:
                 stderr=subprocess.PIPE,
                 bufsize=0,
             )
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         assert process.stdin
         assert process.stdout
         assert process.stderr

@@ -1,12 +1,7 @@
 """Validity checks: whether a run measures its modelled or emulated links and devices, or this machine's load.
 
-At its start: the scheduler floor (a small sum over all ranks that have just woken, with nothing held back),
-the links at the sizes that the run sends (asked against achieved, after a pause), and whether real computing
-leaves room for the slower devices. During training: how long threads stood in the kernel's run queue, and how
-often a step's real computing took longer than the device's. At its end: sizes that came up only later.
-
-Out of bounds is invalid: recorded, shown, no numbers for a report. The checks never look at the result.
-Source of the limits: docs/emulation.md, "What makes it valid".
+The checks and the source of their limits: docs/emulation.md, "What makes it valid". Out of bounds is invalid:
+recorded, shown, no numbers for a report. The checks never look at the result.
 """
 
 import logging
@@ -140,13 +135,13 @@ class ValidityChecks(Callback):
         self._judge_others(shares[0][2], sum(row[3] for row in shares), counted["room_s"])
         if max(queues) > QUEUE_LIMIT:
             self._reasons.append(
-                f"threads of rank {_place_of_largest(queues)} stood ready without a core for "
+                f"threads of rank {queues.index(max(queues))} stood ready without a core for "
                 f"{in_each_second(max(queues))}, all together (at most {QUEUE_LIMIT:g} s); keep the machine "
                 "free, or take fewer ranks"
             )
         if max(overrun) > OVERRUN_LIMIT:
             self._reasons.append(
-                f"on rank {_place_of_largest(overrun)} real computing took longer than the emulated device "
+                f"on rank {overrun.index(max(overrun))} real computing took longer than the emulated device "
                 f"in {max(overrun):.1%} of steps (at most {OVERRUN_LIMIT:.0%}); take a slower device "
                 "(cluster.device.samples_per_second)"
             )
@@ -339,7 +334,3 @@ def _below(value: float) -> str:
     while scaled < 10:
         scaled, digits = scaled * 10, digits / 10
     return f"{int(scaled) * digits:g}"
-
-
-def _place_of_largest(values: Sequence[float]) -> int:
-    return max(range(len(values)), key=lambda place: values[place])

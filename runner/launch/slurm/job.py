@@ -353,12 +353,11 @@ class SlurmRanks(RemoteRanks):
             return "cancelled", "by scancel", "over"
         if status == "timed_out" or cause == "preempted":
             return ("timed_out" if status == "timed_out" else "cancelled"), str(cause), "again"
-        limit = self._slurm.limit_min
         # Slurm looks at its warnings once a minute: one may come that much earlier than was asked for.
         # SIGTERM comes at the limit itself, unless a warning came before it.
         near_s = self._slurm.notice_s + 70 if "SIGUSR2" in signals else KILLED_LATE_S
         if left_s is not None and left_s <= near_s:
-            return "timed_out", f"time limit of {limit} min (launcher.timeout_min)", "again"
+            return "timed_out", f"time limit of {self._slurm.limit_min} min (launcher.timeout_min)", "again"
         left = "" if left_s is None else f", {left_s / 60:.0f} min before the limit"
         return "cancelled", f"preempted, or asked to stop by {name}{left}", "again"
 

@@ -176,7 +176,7 @@ def partition_of_nodes(partition: str | None = None) -> list[tuple[int, int]]:
     which = [] if partition is None else [f"--partition={partition}"]
     text = call("sinfo", "--noheader", "--exact", _format("%P", "%c", "%G"), *which)
     kinds = [
-        (_number(cpus) or 0, _gpus(gres))
+        (int(count[0]) if (count := re.match(r"\d+", cpus)) else 0, _gpus(gres))
         for name, cpus, gres in _rows(text, 3)
         if partition is not None or name.endswith("*")
     ]
@@ -277,11 +277,6 @@ def _squeue(*which: str) -> list[QueuedJob]:
         )
         for id, state, reason, left, nodes, name in _rows(text, 6)
     ]
-
-
-def _number(text: str) -> int | None:
-    match = re.match(r"\d+", text)
-    return int(match[0]) if match else None
 
 
 def _gpus(gres: str) -> int:

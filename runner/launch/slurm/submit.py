@@ -78,7 +78,10 @@ def submit(runs: Runs, tell: Callable[[str], None]) -> dict[str, str]:
     Returns why runs were refused, by run id. Raises ConfigError, MachineError if nothing could be submitted.
     """
     refused: dict[str, str] = {}
-    for study, members in _by_study(runs).items():
+    studies: dict[Path, list[tuple[RunDirectory, RunConfig]]] = {}
+    for directory, config in runs:
+        studies.setdefault(directory.path.parent, []).append((directory, config))
+    for study, members in studies.items():
         with _locked(study):
             live = queued_runs(study)
             new: list[tuple[RunDirectory, RunConfig]] = []
@@ -122,13 +125,6 @@ def _known(name: str, file: Path) -> dict[str, queue.QueuedJob]:
     while not (jobs := queue.in_queue(name=name)) and time.monotonic() < deadline:
         time.sleep(0.5)
     return jobs
-
-
-def _by_study(runs: Runs) -> dict[Path, list[tuple[RunDirectory, RunConfig]]]:
-    studies: dict[Path, list[tuple[RunDirectory, RunConfig]]] = {}
-    for directory, config in runs:
-        studies.setdefault(directory.path.parent, []).append((directory, config))
-    return studies
 
 
 def _batches(runs: Runs, max_array_size: int | None) -> list[tuple[JobRequest, list[RunDirectory]]]:
@@ -205,7 +201,9 @@ def _sbatch(request: JobRequest, name: str, folder: Path, runs: Sequence[RunDire
             executor.update_parameters(job_name=name, **parameters)
             submitted = executor.map_array(str, [run.run_id for run in runs])
         except (FailedSubmissionError, FailedJobError, RuntimeError, OSError) as error:
-            raise MachineError(f"sbatch: {_words_of(error)}") from error
+            lines = [line.strip() for line in str(error).splitlines() if "sbatch: error" in line]
+            words = "; ".join(line.removeprefix("sbatch: error: ") for line in lines)
+            raise MachineError(f"sbatch: {words or str(error).strip()}") from error
     return [submitted_job.job_id for submitted_job in submitted]
 
 
@@ -223,12 +221,6 @@ def _executor(folder: Path, python: str | None) -> Any:
             return f"exec {self.python} -u -m {job.__name__} {shlex.quote(str(folder))}"
 
     return Executor(folder=folder, max_num_timeout=0, python=python)
-
-
-def _words_of(error: Exception) -> str:
-    """The lines of sbatch in submitit's error."""
-    lines = [line.strip() for line in str(error).splitlines() if "sbatch: error" in line]
-    return "; ".join(line.removeprefix("sbatch: error: ") for line in lines) or str(error).strip()
 
 
 @contextlib.contextmanager

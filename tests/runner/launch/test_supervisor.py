@@ -243,10 +243,7 @@ class Vanishing(Ranks):
 @pytest.mark.parametrize(
     ("error", "raised"),
     [
-        (
-            KeyboardInterrupt(),
-            KeyboardInterrupt,
-        ),  # not a refused run, after which a sweep goes on
+        (KeyboardInterrupt(), KeyboardInterrupt),  # not a refused run, after which a sweep goes on
         (OSError("no"), ConfigError),
     ],
 )

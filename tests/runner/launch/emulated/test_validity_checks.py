@@ -239,7 +239,7 @@ def padded(real_s: float = 0.05, overruns: int = 0) -> Any:
         expected_s=lambda samples: 0.1,
         overruns=overruns,
         steps=100,
-        backward=SimpleNamespace(layers=("fc",), shares=(1.0,)),
+        backward=[("fc", 1.0)],
     )
 
 

@@ -4,10 +4,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import pytest
 import runs
 
-from daso_bench.runner.cli.main import main
 from daso_bench.runner.config.launchers import SlurmConfig
 from daso_bench.runner.config.load import requests
 from daso_bench.runner.config.run_config import RunConfig
@@ -44,11 +42,3 @@ def a_run(results: Path, **keys: Any) -> tuple[RunDirectory, RunConfig]:
 def job_of(run: RunDirectory) -> str | None:
     """The job that its status.json names."""
     return (run.status().get("job") or {}).get("id")
-
-
-def code_of(*words: str) -> int:
-    """The exit code of `daso-bench WORDS`."""
-    with pytest.raises(SystemExit) as caught:
-        main(words)
-    assert isinstance(caught.value.code, int)
-    return caught.value.code

@@ -87,12 +87,10 @@ REQUEUED, ASKED = "requeued by Slurm", "preempted, or asked"
     [
         # A warning near the limit. Slurm looks at its warnings once a minute: one may come that much early.
         ("SIGUSR2", 1, "RUNNING", 15.0, "queued", "timed_out", LIMIT, 1),
-        ("SIGUSR2", 1, "RUNNING", 60.0, "queued", "timed_out", LIMIT, 1),
         ("SIGUSR2", 10, "RUNNING", 179.0, "queued", "timed_out", LIMIT, 1),
         ("SIGUSR2", 3 * DAY_MIN, "RUNNING", 179.0, "queued", "timed_out", LIMIT, 1),
         # One with much time left is a preemption, also in a short job, where submitit counts a time limit.
         ("SIGUSR2", 5, "RUNNING", 299.0, "queued", "cancelled", ASKED, 1),
-        ("SIGUSR2", 10, "RUNNING", 540.0, "queued", "cancelled", ASKED, 1),
         ("SIGUSR2", 3 * DAY_MIN, "RUNNING", 3 * DAY_MIN * 60.0 - 60, "queued", "cancelled", ASKED, 1),
         # SIGTERM means what Slurm says of the job; one that Slurm has requeued is not requeued again.
         ("SIGTERM", 10, "PENDING", 600.0, "queued", "cancelled", REQUEUED, 0),
@@ -107,7 +105,6 @@ REQUEUED, ASKED = "requeued by Slurm", "preempted, or asked"
         ("SIGTERM", 10, "RUNNING", 0.0, "queued", "timed_out", LIMIT, 1),
         ("SIGTERM", 10, "RUNNING", math.inf, "queued", "cancelled", ASKED, 1),
         ("SIGTERM", 1, "RUNNING", 27.0, "queued", "cancelled", ASKED, 1),
-        ("SIGTERM", 5, "RUNNING", 135.0, "queued", "cancelled", ASKED, 1),
         ("SIGTERM", 10, None, None, "queued", "cancelled", ASKED, 1),  # no answer from Slurm
     ],
 )

@@ -13,8 +13,6 @@ from daso_bench.runner.launch.slurm.request import JobRequest, for_step, request
 from daso_bench.strategies.errors import ConfigError
 
 RECORDED = Path(__file__).parent / "recorded"
-
-
 Kinds = Sequence[tuple[int, int]]  # (CPUs, GPUs) of nodes
 
 
@@ -120,11 +118,9 @@ def test_the_batch_file_is_the_recorded_one(name: str) -> None:
     [
         ({"max_requeues": 3}, "requeue"),
         ({"timeout_min": "2-12"}, "time=3600"),
-        ({"max_requeues": 0}, "no-requeue"),
         ({"timeout_min": 1}, "signal=USR2@15"),
         ({"grace_s": 40}, "signal=USR2@40"),
         ({"gpus_per_rank": 2}, "gpus-per-node=4"),
-        ({"exclusive": True}, "exclusive"),
         ({"sbatch": {"wckey": "mine"}}, "wckey=mine"),
         ({"sbatch": {"constraint": "a100&ib"}}, "constraint='a100&ib'"),
     ],

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from asking import code_of
 from fake_slurm import fake
 from fake_slurm.fake import Cluster
-from slurm_cases import a_run, code_of
+from slurm_cases import a_run
 
 from daso_bench.runner.launch.slurm import queue, slurm_status, submit
 from daso_bench.runner.launch.slurm.queue import QueuedJob, SlurmError
@@ -56,12 +57,6 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         (status("queued"), job("RUNNING", nodes="n1"), "queued", None),  # it has not begun to speak yet
         (status("running", None, ELSEWHERE), job("RUNNING", nodes="n1"), "running", None),
         (
-            status("cancelled", "by scancel"),
-            job("PENDING", "BeginTime"),
-            "queued",
-            "waits: BeginTime (by scancel)",
-        ),
-        (
             status("failed", "node_fail: n2"),
             job("PENDING", "BeginTime"),
             "queued",
@@ -73,7 +68,6 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         (status("finished"), job("COMPLETING"), "finished", None),
         (status("finished"), None, "finished", None),
         (status("failed", "rank 1: boom"), None, "failed", "rank 1: boom"),
-        (status("cancelled", "by daso-bench cancel"), None, "cancelled", "by daso-bench cancel"),
     ],
 )
 def test_the_queue_adds_what_the_run_cannot_know(
@@ -99,7 +93,6 @@ def test_nodes_time_left_and_reason_are_those_of_the_queue() -> None:
         (None, None, "failed", "job 7_1 is gone, and Slurm does not know how it ended"),
         (None, SlurmError(["sacct"], "no"), "failed", "job 7_1 is gone, and Slurm does not know how"),
         (job("CANCELLED"), None, "cancelled", "job 7_1 ended before the run recorded its end: CANCELLED"),
-        (job("NODE_FAIL"), None, "failed", "job 7_1 ended before the run recorded its end: node_fail"),
         (job("TIMEOUT"), None, "timed_out", "job 7_1 ended before the run recorded its end: time limit"),
         (job("COMPLETED"), None, "failed", "job 7_1 ended before the run recorded its end: COMPLETED"),
         (None, job("OUT_OF_MEMORY"), "failed", "recorded its end: out_of_memory"),

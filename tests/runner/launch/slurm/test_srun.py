@@ -28,14 +28,11 @@ def after(text: str, folder: Path, code: int = 0) -> Srun:
         ("srun: error: n2: tasks 2-3: Exited with exit code 3", {2: 3, 3: 3}),
         ("srun: error: gpu-01.site.de: tasks 0,2-3: Terminated", {0: -15, 2: -15, 3: -15}),
         ("srun: error: n1: task 0: Segmentation fault (core dumped)", {0: -11}),
-        ("srun: error: n1: task 0: Aborted (core dumped)", {0: -6}),
         ("srun: error: n1: task 1: User defined signal 2", {1: -12}),
         ("srun: error: n1: task 1: Out Of Memory", {1: -9}),
-        ("srun: error: n1: task 1: Exited with exit code 130", {1: 130}),
         ("srun: error: n1: task 1: something new", {1: 1}),
         ("srun: error: Unable to create step for job 7: Job/step already completing or completed", {}),
         ("n2: task 3: Killed", {}),  # a rank's own output is no word of srun's
-        ("srun: error: n1: task 1: Bus error (core dumped)", {1: -7}),
         ("", {}),
     ],
 )

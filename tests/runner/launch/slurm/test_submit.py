@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from asking import code_of
 from fake_slurm import fake
 from fake_slurm.fake import Cluster
-from slurm_cases import a_run, code_of, config, job_of
+from slurm_cases import a_run, config, job_of
 from submitit import SlurmExecutor
 
 from daso_bench.runner.config.run_config import RunConfig
