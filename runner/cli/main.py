@@ -89,7 +89,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except OSError as error:
         reason = error.strerror or str(error)
         code = _complain(f"{error.filename}: {reason}" if error.filename else reason, MACHINE)
-    _drop_what_is_stuck()
+    try:
+        sys.stdout.flush()
+    except OSError:  # stdout does not accept it: Python would write it again at exit, with a traceback
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
 
 
@@ -103,14 +106,6 @@ def _run(arguments: Sequence[str]) -> int:
     if code == OK:
         raise_if_interrupted()
     return code
-
-
-def _drop_what_is_stuck() -> None:
-    """Drop output that stdout does not accept: Python would write it again at exit, with a traceback."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def run(arguments: Sequence[str]) -> int:

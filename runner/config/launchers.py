@@ -50,14 +50,17 @@ class LauncherConfig:
                 f"launcher.loader_workers={self.loader_workers}: only real time has such (launcher=local "
                 "with launcher.network=none, torchrun, slurm); elsewhere cluster.device says what data cost"
             )
-        if isinstance(self.threads_per_rank, int):
-            at_least("launcher.threads_per_rank", self.threads_per_rank, 1)
-        elif self.threads_per_rank != "auto":
-            raise ConfigError(
-                f"launcher.threads_per_rank={self.threads_per_rank}: must be auto or a whole number >= 1"
-            )
+        self.auto_or_at_least("threads_per_rank", 1)
         if self.port is not None:
             within("launcher.port", self.port, 1, 65535)
+
+    def auto_or_at_least(self, key: str, least: int) -> None:
+        """Raises ConfigError unless the key is auto or a number of at least `least`."""
+        value = getattr(self, key)
+        if isinstance(value, int):
+            at_least(f"launcher.{key}", value, least)
+        elif value != "auto":
+            raise ConfigError(f"launcher.{key}={value}: must be auto or a whole number >= {least}")
 
     @property
     def asked_network(self) -> str:
@@ -195,12 +198,9 @@ class SlurmConfig(ExternalConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for key, least in (("cpus_per_rank", 1), ("gpus_per_rank", 0), ("grace_s", 1)):
-            value = getattr(self, key)
-            if isinstance(value, int):
-                at_least(f"launcher.{key}", value, least)
-            elif value != "auto":
-                raise ConfigError(f"launcher.{key}={value}: must be auto or a whole number >= {least}")
+        self.auto_or_at_least("cpus_per_rank", 1)
+        self.auto_or_at_least("gpus_per_rank", 0)
+        self.auto_or_at_least("grace_s", 1)
         at_least("launcher.array_parallelism", self.array_parallelism, 1)
         at_least("launcher.max_requeues", self.max_requeues, 0)
         if isinstance(self.grace_s, int) and self.grace_s >= 60 * self.limit_min:

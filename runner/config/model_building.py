@@ -97,7 +97,6 @@ def _one_type(model: Model, module: nn.Module) -> torch.dtype | None:
 
 
 def _lazy(module: nn.Module) -> list[str]:
-    """Names of parameters and buffers without a shape."""
     named = [*module.named_parameters(), *module.named_buffers()]
     return [name for name, tensor in named if is_lazy(tensor)]
 

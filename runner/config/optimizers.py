@@ -128,7 +128,14 @@ class LARSOptimizer(torch.optim.Optimizer):
         for group in self.param_groups:
             pairs = [(p, p.grad) for p in group["params"] if p.grad is not None]
             for (w, g), norms in zip(pairs, self._norms(pairs), strict=True):
-                self._step_of(w, g, group["lr"], group["weight_decay"], norms)
+                decay = 0.0 if norms is None else group["weight_decay"]
+                rate = group["lr"] * self._trust_ratio(norms, decay)
+                state = self.state[w]
+                if "momentum_buffer" not in state:
+                    state["momentum_buffer"] = torch.zeros_like(w)
+                v = state["momentum_buffer"]
+                v.mul_(self.config.momentum)
+                w.sub_(v.add_(g.add(w, alpha=decay) if decay else g, alpha=rate))
 
     def _norms(self, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> list[tuple[float, float] | None]:
         """(‖w‖, ‖g‖) of each pair, None of skipped ones; a GPU is waited for once, not for each tensor."""
@@ -142,24 +149,11 @@ class LARSOptimizer(torch.optim.Optimizer):
         numbers = iter(torch.stack(norms).tolist() if norms else [])
         return [(next(numbers), next(numbers)) if scale else None for scale in scaled]
 
-    def _step_of(
-        self, w: torch.Tensor, g: torch.Tensor, lr: float, decay: float, norms: tuple[float, float] | None
-    ) -> None:
-        """`norms`: (‖w‖, ‖g‖), None of a skipped tensor."""
-        if norms is None:
-            decay = 0.0
-        rate = lr * (1.0 if norms is None else self._trust_ratio(*norms, decay))
-        state = self.state[w]
-        if "momentum_buffer" not in state:
-            state["momentum_buffer"] = torch.zeros_like(w)
-        v = state["momentum_buffer"]
-        v.mul_(self.config.momentum)
-        w.sub_(v.add_(g.add(w, alpha=decay) if decay else g, alpha=rate))
-
-    def _trust_ratio(self, w_norm: float, g_norm: float, decay: float) -> float:
+    def _trust_ratio(self, norms: tuple[float, float] | None, decay: float) -> float:
         """λ of one tensor."""
-        if w_norm == 0 or g_norm == 0:
+        if norms is None or 0 in norms:
             return 1.0
+        w_norm, g_norm = norms
         return self.config.trust_coefficient * w_norm / (g_norm + decay * w_norm)
 
 

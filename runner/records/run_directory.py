@@ -33,7 +33,6 @@ INTERRUPTED = 130  # as of a shell after SIGINT
 STATUS_SCHEMA_VERSION = 1
 SUPERVISOR_GONE = "supervisor gone"
 DATA_FILE = "data.json"
-_FOLDERS = ("ranks", "logs", "checkpoints")
 DONE = ("finished", "diverged")  # results; repeating them would give the same again
 _NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
 _LOCK_TRIES, _LOCK_PAUSE_S = 10, 0.05  # `state()` holds the lock for an instant to see whether it is free
@@ -96,9 +95,8 @@ class RunDirectory:
         run is being run, is finished, or waits to be resumed (the message names it), or if the folder cannot
         be made; MachineError if the disk is full.
         """
-        directory = cls(
-            Path(root) / _folder_name(config, "study", "name") / _folder_name(config, "run", "id")
-        )
+        study, run_id = _folder_name(config, "study", "name"), _folder_name(config, "run", "id")
+        directory = cls(Path(root) / study / run_id)
         where = f"results_dir={root}"
         with writing(where):
             directory.path.parent.mkdir(parents=True, exist_ok=True)
@@ -108,7 +106,7 @@ class RunDirectory:
         with directory.lock():
             directory._refuse_if_used()
             with writing(where):
-                for name in _FOLDERS:
+                for name in ("ranks", "logs", "checkpoints"):
                     (directory.path / name).mkdir(exist_ok=True)
                 directory.config.write_text(dump_yaml(config), "utf-8")
                 write_json(directory.status_file, directory._queued())
@@ -194,21 +192,18 @@ class RunDirectory:
         for attempt in attempts:
             if attempt["status"] == "running":
                 attempt.update(status="failed", reason=gone)
-        number = len(attempts) + 1
-        attempts.append(
-            {
-                "number": number,
-                "status": "running",
-                "reason": None,
-                "started_unix": time.time(),
-                "ended_unix": None,
-                "host": socket.gethostname(),
-                "pid": os.getpid(),
-                **(place or {}),
-            }
-        )
-        self.update(status="running", reason=None, attempts=attempts, **fields)
-        return number
+        new = {
+            "number": len(attempts) + 1,
+            "status": "running",
+            "reason": None,
+            "started_unix": time.time(),
+            "ended_unix": None,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            **(place or {}),
+        }
+        self.update(status="running", reason=None, attempts=[*attempts, new], **fields)
+        return len(attempts) + 1
 
     def end_attempt(
         self,

@@ -33,7 +33,6 @@ class Crossing:
     stamp_s: float
     scored_s: float
     wall_s: float | None
-    after_samples: float
     stamp_samples: float
     scored_samples: float
     at_first: bool
@@ -74,7 +73,6 @@ def crossing(rows: Iterable[Row], target: float, *, metric: str = "accuracy") ->
         stamp_s=row["train_s"],
         scored_s=row["train_s"] if at_first else math.sqrt(before["train_s"] * row["train_s"]),
         wall_s=row.get("wall_s"),
-        after_samples=before["samples"],
         stamp_samples=row["samples"],
         scored_samples=row["samples"] if at_first else math.sqrt(before["samples"] * row["samples"]),
         at_first=at_first,

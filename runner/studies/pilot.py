@@ -32,7 +32,7 @@ from . import start
 from .plan import PlannedRun, plan_of
 from .prepare_data import Preparation
 
-FILE, PILOT_SUFFIX, REFERENCE_SUFFIX = "pilot.json", "_pilot", "_reference"
+PILOT_SUFFIX, REFERENCE_SUFFIX = "_pilot", "_reference"
 
 
 def pilot(
@@ -96,7 +96,6 @@ def pilots(base: RunConfig, runs: int) -> list[RunConfig]:
 
 
 def _keep_target(console: Console, base: RunConfig, runs: Sequence[PlannedRun], words: Sequence[str]) -> None:
-    """Set the target from the pilots' records, write it into pilot.json and show it."""
     with data_errors(base.dataset):
         data = base.dataset.load()
     curves: list[list[float]] = []
@@ -106,7 +105,7 @@ def _keep_target(console: Console, base: RunConfig, runs: Sequence[PlannedRun], 
         curves.append([float(row["accuracy"]) for row in rows if row.get("kind") == "evaluation"])
         spent.append(float(next(row["train_s"] for row in reversed(rows) if row.get("kind") == "summary")))
     target = choose(curves, spent, len(data.split("validation")), len(data.split("test")))
-    file = base.results_dir / f"{base.study.name}{PILOT_SUFFIX}" / FILE
+    file = base.results_dir / f"{base.study.name}{PILOT_SUFFIX}" / "pilot.json"
     write_json(file, dataclasses.asdict(target) | {"runs": len(runs), "of": base.study.name})
     display.say(console, f"target {target.value:g}: {target.reached:.0%} of the pilots reached it", "bold")
     display.say(console, f"  the mean curve bends at {target.knee:.4f}; targets in steps of {target.step:g}")
@@ -129,11 +128,7 @@ def scored(base: RunConfig, runs: int) -> list[RunConfig]:
 
 
 def _keep_reference(
-    console: Console,
-    base: RunConfig,
-    runs: Sequence[PlannedRun],
-    words: Sequence[str],
-    output: Path | None,
+    console: Console, base: RunConfig, runs: Sequence[PlannedRun], words: Sequence[str], output: Path | None
 ) -> None:
     """Write the samples that each run needed to its target, and show where. Raises ConfigError."""
     target = base.train.target

@@ -16,7 +16,6 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ...strategies.errors import ConfigError, MachineError
 from ..config.compose import Request
@@ -151,9 +150,6 @@ def declare(
 
 
 def _stage(configs: Sequence[RunConfig], words: Sequence[str], unix: float, commit: str | None) -> Row:
-    def all_of(values: Sequence[Any]) -> list[Any]:
-        return list(dict.fromkeys(values))
-
     study = configs[0].study
     return {
         "kind": "stage",
@@ -163,9 +159,9 @@ def _stage(configs: Sequence[RunConfig], words: Sequence[str], unix: float, comm
         "words": list(words),
         "baseline": study.baseline,
         "level": study.level,
-        "arms": all_of([config.study.arm for config in configs if config.study.arm]),
-        "sizes": all_of([config.study.size for config in configs if config.study.size]),
-        "seeds": all_of([config.seed for config in configs]),
-        "targets": all_of([config.train.target for config in configs]),
+        "arms": list(dict.fromkeys(config.study.arm for config in configs if config.study.arm)),
+        "sizes": list(dict.fromkeys(config.study.size for config in configs if config.study.size)),
+        "seeds": list(dict.fromkeys(config.seed for config in configs)),
+        "targets": list(dict.fromkeys(config.train.target for config in configs)),
         "runs": [config.run_id for config in configs],
     }

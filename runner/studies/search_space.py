@@ -73,12 +73,8 @@ def space_of(config: RunConfig) -> list[Key | None]:
         words=f"0 to {LONGEST_WARMUP:g} of the schedule",
         high=LONGEST_WARMUP * config.train.epochs,
     )
-    return [
-        lr_key,
-        warmup_key,
-        None if decay is None else _decay(float(decay)),
-        *_strategy_keys(config),
-    ]
+    decay_key = None if decay is None else _decay(float(decay))
+    return [lr_key, warmup_key, decay_key, *_strategy_keys(config)]
 
 
 def described(config: RunConfig) -> str:
@@ -128,7 +124,6 @@ def _decay(default: float) -> Key:
 
 
 def _strategy_keys(config: RunConfig) -> list[Key]:
-    """The keys that `Strategy.tuned` declares."""
     declared: tuple[tuple[str, tuple[Any, ...]], ...] = config.strategy_class.tuned
     name, most = config.strategy_name, MOST_STRATEGY_KEYS
     known = {field.name for field in dataclasses.fields(config.strategy)}

@@ -92,12 +92,7 @@ Results = Mapping[str, Sequence[Trial]]
 
 
 def tune(
-    words: Sequence[str],
-    *,
-    count: int | None,
-    config_dir: Path | None,
-    cwd: Path,
-    dry_run: bool = False,
+    words: Sequence[str], *, count: int | None, config_dir: Path | None, cwd: Path, dry_run: bool = False
 ) -> int:
     """Tune the study that `words` ask for with `count` trials an arm, and show the result; the exit code.
 
@@ -219,7 +214,7 @@ def with_result(trial: Trial) -> Trial:
 
 
 def _check_started(results: Results) -> None:
-    """Raises ConfigError where no trial of an arm has run: without a result nothing is written."""
+    """Raises ConfigError where no trial of an arm has run."""
     for arm, trials in results.items():
         if all(trial.state in ("refused", "not run", "queued") for trial in trials):
             raise ConfigError(
@@ -290,7 +285,6 @@ def common_times(results: Results) -> dict[str, list[float]]:
 
 
 def _write_results(console: Console, tuning: Tuning, results: Results, config_dir: Path | None) -> None:
-    """Choose the winners, write tune.json and the study of the winners, and show them."""
     folder = tuning.folder
     baseline = baseline_of(tuning.searched, results)
     winners = {

@@ -48,8 +48,7 @@ class StudyArm:
         return self.config.study.role
 
 
-Settings = Mapping[str, Any]
-"""Values by dotted key."""
+Settings = Mapping[str, Any]  # values by dotted key
 
 
 def arms_of(requests: Sequence[Request]) -> list[StudyArm]:
@@ -264,7 +263,6 @@ def _words(values: Mapping[str, Any]) -> list[str]:
 
 
 def _in_grammar(value: Any) -> str:
-    """`value` in Hydra's grammar."""
     if isinstance(value, str):
         return value if _PLAIN.fullmatch(value) and value.lower() not in _NO_TEXT else quote(value)
     if isinstance(value, Mapping):

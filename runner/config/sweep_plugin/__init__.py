@@ -141,7 +141,6 @@ def _points(
 
 
 def _texts(override: Override) -> list[str]:
-    """The values of an override as texts, without quotes."""
     value = override.value()
     values = value.list if isinstance(value, ChoiceSweep) else [value]
     return [each.text if isinstance(each, QuotedString) else str(each) for each in values]

@@ -12,15 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from runs import Dies, config, dies_after
 
-from daso_bench.runner.config.schedules import (
-    Constant,
-    Cosine,
-    Plateau,
-    Polynomial,
-    Schedule,
-    Step,
-    Watch,
-)
+from daso_bench.runner.config.schedules import Constant, Cosine, Plateau, Polynomial, Schedule, Step, Watch
 from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
 from daso_bench.strategies.errors import ConfigError
 
@@ -84,22 +76,18 @@ def test_a_decay_is_torchs_step_by_step_and_its_last_step_is_not_wasted(
     """Ten steps of a hundred samples beside torch's own schedulers, warm-up included."""
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     after = 10 - warmup_steps
-    decay = (
-        torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, after)
-        if power is None
-        else torch.optim.lr_scheduler.PolynomialLR(optimizer, after, power)
-    )
+    warmup_epochs = warmup_steps / 2
+    if power is None:
+        decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, after)
+        schedule = Cosine(warmup_epochs=warmup_epochs)
+    else:
+        decay = torch.optim.lr_scheduler.PolynomialLR(optimizer, after, power)
+        schedule = Polynomial(warmup_epochs=warmup_epochs, power=power)
     wanted = [(step + 1) / warmup_steps for step in range(warmup_steps)]
     for _ in range(after):
         wanted.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         decay.step()
-    warmup_epochs = warmup_steps / 2
-    schedule = (
-        Cosine(warmup_epochs=warmup_epochs)
-        if power is None
-        else Polynomial(warmup_epochs=warmup_epochs, power=power)
-    )
     factors = steps(schedule, range(0, 1001, 100), total=1000, per_epoch=200)
     assert factors == pytest.approx(wanted, rel=1e-12)
     assert factors[-1] > 0.009

@@ -54,16 +54,7 @@ STATUS: dict[str, Any] = {
 def test_one_line_per_epoch_and_one_every_ten_seconds() -> None:
     now, lines = [0.0], list[str]()
     show = plain_lines(lines.append, lambda: now[0])
-    for at, step, epoch in [
-        (0, 1, 0),
-        (1, 2, 0),
-        (9.9, 20, 0),
-        (10, 21, 0),
-        (11, 30, 1),
-        (12, 31, 1),
-        (21, 40, 1),
-    ]:
-        now[0] = at
+    for now[0], step, epoch in [(0, 1, 0), (9.9, 20, 0), (10, 21, 0), (11, 30, 1), (12, 31, 1), (21, 40, 1)]:
         show(event(step, epoch))
     assert [line.split("step ")[1].split("/")[0] for line in lines] == ["1", "21", "30", "40"]
     assert lines[1] == "  epoch 1/4  step 21/100  left 37.6 s"

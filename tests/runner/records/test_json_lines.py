@@ -17,17 +17,13 @@ def restart_rows(start_row: bool = False) -> list[json_lines.Row]:
     rows: list[json_lines.Row] = []
     if start_row:
         rows.append({"kind": "start", "attempt": 1, "step": 0, "samples": 0, "resumed_from": None})
-    for step in range(1, 51):
-        rows.append(
-            {"kind": "evaluation", "attempt": 1, "step": step, "samples": step, "train_s": 2.0 * step}
-        )
-    if start_row:
-        rows.append({"kind": "start", "attempt": 2, "step": 40, "samples": 40, "resumed_from": "step_40"})
-    for step in range(41, 61):
-        rows.append(
-            {"kind": "evaluation", "attempt": 2, "step": step, "samples": step, "train_s": 2.0 * step}
-        )
-    return [row | {"accuracy": row["step"] / 100} for row in rows]
+    steps = [(1, step) for step in range(1, 51)] + [(2, step) for step in range(41, 61)]
+    for attempt, step in steps:
+        if start_row and (attempt, step) == (2, 41):
+            rows.append({"kind": "start", "attempt": 2, "step": 40, "samples": 40, "resumed_from": "step_40"})
+        row = {"kind": "evaluation", "attempt": attempt, "step": step, "samples": step}
+        rows.append(row | {"train_s": 2.0 * step, "accuracy": step / 100})
+    return rows
 
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
@@ -51,14 +47,7 @@ def test_odd_numbers_survive_valid_json(tmp_path: Path, odd: float) -> None:
 
 def torn() -> str:
     line = json.dumps({"step": 2, "acc": 0.2})
-    return (
-        json.dumps({"step": 1, "acc": 0.1})
-        + "\n"
-        + line
-        + line
-        + "\n"
-        + json.dumps({"step": 3, "acc": 0.3})[:9]
-    )
+    return f'{{"step": 1, "acc": 0.1}}\n{line}{line}\n{{"step": 3'
 
 
 @pytest.mark.parametrize(
