@@ -1,4 +1,4 @@
-"""Small image folders made by the tests."""
+"""Small image folders made by the tests, and the splits in memory of a data set."""
 
 import struct
 import zlib
@@ -7,8 +7,17 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from daso_bench.datasets.data import SPLITS, Data, Split
+
 PNG_GREY = 0
 CLASSES = ["0", "180", "270", "90"]
+
+
+def stored(data: Data) -> list[Split]:
+    """Train, validation and test, which lie in memory."""
+    splits = [split for name in SPLITS if isinstance(split := data.split(name), Split)]
+    assert len(splits) == len(SPLITS)
+    return splits
 
 
 def plain(level: int, side: int = 24) -> Image.Image:

@@ -14,10 +14,10 @@ import pytest
 import torch
 import torchvision.datasets
 import torchvision.datasets.utils
+from pictures import stored
 
 from daso_bench.datasets.atomic_files import LOCK, BadFile
 from daso_bench.datasets.cifar import CIFAR10, CIFAR100
-from daso_bench.datasets.data import Split
 
 PER_FILE = 20
 ARCHIVE = torchvision.datasets.CIFAR10.filename
@@ -81,10 +81,7 @@ def test_an_archive_that_is_there_is_unpacked_and_read(root: Path) -> None:
     dataset.prepare()
     data = dataset.load()
     assert (data.name, data.classes, data.shape) == ("cifar10", 10, (3, 32, 32))
-    train, validation, test = data.train, data.validation, data.test
-    assert isinstance(train, Split)
-    assert isinstance(validation, Split)
-    assert isinstance(test, Split)
+    train, validation, test = stored(data)
     assert train.labels.bincount().tolist() == [9] * 10
     assert validation.labels.bincount().tolist() == [1] * 10
     reds = torch.cat([train.images[:, 0, 3, 4], validation.images[:, 0, 3, 4]])
@@ -145,8 +142,8 @@ def test_cifar100_takes_the_fine_labels(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(known, "meta", {"filename": "meta", "key": "fine_label_names", "md5": meta[1]})
     data = CIFAR100(root=str(tmp_path)).load()
     assert (data.name, data.classes) == ("cifar100", 100)
-    assert isinstance(data.validation, Split)
-    assert data.validation.labels.bincount().tolist() == [1] * 100
+    _, validation, _ = stored(data)
+    assert validation.labels.bincount().tolist() == [1] * 100
     assert len(data.train) == 900
 
 

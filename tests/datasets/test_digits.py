@@ -4,8 +4,9 @@ import hashlib
 
 import pytest
 import torch
+from pictures import stored
 
-from daso_bench.datasets.data import Data, Split
+from daso_bench.datasets.data import Data
 from daso_bench.datasets.digits import Digits
 
 SIZES = {"train": 1149, "validation": 288, "test": 360}
@@ -16,23 +17,16 @@ def data() -> Data:
     return Digits().load()
 
 
-def stored(data: Data, name: str) -> Split:
-    split = data.split(name)
-    assert isinstance(split, Split)
-    return split
-
-
 def test_sizes_shapes_and_values(data: Data) -> None:
     assert (data.name, data.classes, data.shape) == ("digits", 10, (1, 8, 8))
-    for name, size in SIZES.items():
-        split = stored(data, name)
+    for split, size in zip(stored(data), SIZES.values(), strict=True):
         assert split.images.shape == (size, 1, 8, 8)
         assert (int(split.images.min()), int(split.images.max())) == (0, 16)
 
 
 def test_the_splits_partition_the_whole_set_and_are_stratified(data: Data) -> None:
     """The counts by class are those of the UCI set's test part."""
-    counts = torch.stack([stored(data, name).labels.bincount(minlength=10) for name in SIZES])
+    counts = torch.stack([split.labels.bincount(minlength=10) for split in stored(data)])
     assert counts.sum(0).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
     for row, size in zip(counts, SIZES.values(), strict=True):
         assert (row - counts.sum(0) * (size / 1797)).abs().max() <= 1
@@ -47,7 +41,6 @@ def test_the_training_split_is_normalised_by_its_own_statistics(data: Data) -> N
 def test_the_content_is_frozen(data: Data) -> None:
     """Another split or other images would make old records incomparable."""
     digest = hashlib.sha256()
-    for name in SIZES:
-        split = stored(data, name)
+    for split in stored(data):
         digest.update(split.images.numpy().tobytes() + split.labels.numpy().tobytes())
     assert digest.hexdigest() == "066750b64fb387f4020cf4a1478a6320ccbe16d76f7197f86de07b8fd9bf2fb8"

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 import torchvision.datasets
+from pictures import stored
 
 from daso_bench.datasets import fashion_mnist
 from daso_bench.datasets.atomic_files import LOCK, BadFile
-from daso_bench.datasets.data import Split
 from daso_bench.datasets.downloads import split_by_class
 from daso_bench.datasets.fashion_mnist import DEBIAN_FOLDER, FashionMNIST
 from daso_bench.datasets.mnist import MNIST, NAMES, find_files
@@ -55,9 +55,7 @@ def known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def first_pixel(dataset: MNIST | FashionMNIST) -> int:
-    test = dataset.load().test
-    assert isinstance(test, Split)
-    return int(test.images[0, 0, 0, 0])
+    return int(stored(dataset.load())[2].images[0, 0, 0, 0])
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
@@ -71,10 +69,7 @@ def test_torchvisions_layout_is_read(
     data = dataset.load()
     assert (data.name, data.classes, data.shape) == (kind.name, 10, (1, 28, 28))
     assert [len(data.split(name)) for name in ("train", "validation", "test")] == [550, 50, 100]
-    train, validation, test = data.train, data.validation, data.test
-    assert isinstance(train, Split)
-    assert isinstance(validation, Split)
-    assert isinstance(test, Split)
+    train, validation, test = stored(data)
     assert test.images[:3, 0, 5, 5].tolist() == [0, 1, 2]
     assert test.labels[:12].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1]
     assert validation.labels.bincount().tolist() == [5] * 10
@@ -191,8 +186,7 @@ def test_the_validation_split_is_the_same_every_time_and_disjoint() -> None:
 )
 def test_the_real_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    train = FashionMNIST(root=str(tmp_path)).load().train
-    assert isinstance(train, Split)
+    train, _, _ = stored(FashionMNIST(root=str(tmp_path)).load())
     assert train.labels.bincount().tolist() == [5_500] * 10
     pixels = train.images.double()
     assert abs(pixels.mean() - FashionMNIST.mean[0]) < 0.01

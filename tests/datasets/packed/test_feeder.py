@@ -89,8 +89,7 @@ def test_a_member_that_leaves_early_ends_the_others_waiting(make_packed: MakePac
             next(leaves)
             leaves.close()
             with pytest.raises(FeederGone, match="member 1 of the node has ended after 0 steps"):
-                for _ in stays:
-                    pass
+                list(stays)
             with pytest.raises(FeederGone):
                 feeder.join()
 
