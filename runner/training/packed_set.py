@@ -49,13 +49,13 @@ def open_set(dataset: Dataset, reader: PackedReader, data: Data) -> PackedSet:
     """
     packed = _opened(dataset, reader)
     try:
-        codec = _codec(data, reader)
-        wanted = _description(dataset, reader, data, codec)
+        codec, order = _codec(data, reader), _order(data, reader)
+        wanted = _description(dataset, reader, data, codec, order)
         _refuse(packed, _difference(packed, wanted, len(data.train)), dataset, reader)
     except BaseException:
         packed.close()
         raise
-    return PackedSet(packed=packed, codec=codec, order=_order(data, reader))
+    return PackedSet(packed=packed, codec=codec, order=order)
 
 
 def look_at(dataset: Dataset, reader: PackedReader, nodes: int) -> None:
@@ -80,8 +80,9 @@ def write_set(dataset: Dataset, reader: PackedReader, data: Data, tell: Tell) ->
     kept. One process at a time writes, others wait. `tell` is called with the samples checked or written.
     Raises ConfigError, ValueError and OSError that name what is wrong.
     """
-    path, codec = path_of(dataset, reader), _codec(data, reader)
-    description, count = _description(dataset, reader, data, codec), len(data.train)
+    path, count = path_of(dataset, reader), len(data.train)
+    codec, order = _codec(data, reader), _order(data, reader)
+    description = _description(dataset, reader, data, codec, order)
     with locked(path.parent):
         if (content := _other_content(path, description)) is not None:
             raise ConfigError(f"{path}: {content}; delete it or take another reader.path")
@@ -93,7 +94,7 @@ def write_set(dataset: Dataset, reader: PackedReader, data: Data, tell: Tell) ->
                 tell(run.stop, len(packed))
             return False
         with writing(path, description, record_bytes=codec.record_bytes) as add:
-            for done, index in enumerate(_order(data, reader).tolist(), start=1):
+            for done, index in enumerate(order.tolist(), start=1):
                 add(*codec.sample(index))
                 tell(done, count)
     return True
@@ -112,7 +113,7 @@ def command(dataset: Dataset, reader: PackedReader) -> str:
 
 def _opened(dataset: Dataset, reader: PackedReader) -> Packed:
     """The open file, not compared with anything. Raises ConfigError or MachineError."""
-    path, again = path_of(dataset, reader), command(dataset, reader)
+    again, path = command(dataset, reader), path_of(dataset, reader)
     try:
         return Packed(path, random_access=reader.random_access)
     except FileNotFoundError as error:
@@ -168,9 +169,11 @@ def _order(data: Data, reader: PackedReader) -> Tensor:
     return torch.from_numpy(shuffled(len(data.train), reader.shuffle_seed))
 
 
-def _description(dataset: Dataset, reader: PackedReader, data: Data, codec: RecordCodec) -> Description:
+def _description(
+    dataset: Dataset, reader: PackedReader, data: Data, codec: RecordCodec, order: Tensor
+) -> Description:
     source = hashlib.blake2b(codec.digest(dataset.fingerprint()), digest_size=16)
-    source.update(_order(data, reader).numpy().data)
+    source.update(order.numpy().data)
     return Description(
         name=data.name,
         classes=data.classes,

@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 import torch
 from harness import Linear, constant, drive
-from runs import config  # pyright: ignore[reportMissingImports] (another folder of tests)
+from periodic import entry
 from torch import Tensor
 
-from daso_bench.runner.launch import local
-from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.strategies.base import Strategy
 from daso_bench.strategies.communicator import Communicator
 from daso_bench.strategies.ednncomm import EDNNComm, EDNNCommConfig
@@ -25,19 +23,15 @@ EXCHANGES = ["leader", "world", "sliced"]
 
 
 class Watched(EDNNComm):
-    """Notes after which steps (from 1; 0 is `finalize`) it exchanged, and what the replica held then."""
+    """Notes after which steps (from 1; 0 is `finalize`) it exchanged, and where ranks met."""
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         super().setup(replica, comm, progress)
         self.exchanged: list[int] = []
-        self.before: list[Tensor] = []
-        self.buffers: list[Tensor] = []
         self.met: list[bool] = []
 
     def after_step(self, progress: Progress) -> None:
-        self.before.append(self.replica.flat())
         super().after_step(progress)
-        self.buffers.append(self.replica.buffers.pack())
         self.met.append(self.is_sync_point(progress))
         if self.since == 0:
             self.exchanged.append(progress.step + 1)
@@ -188,10 +182,5 @@ def test_slices_need_equal_nodes():
 
 
 def test_over_gloo_it_is_ddp_in_the_node_and_pytorchs_periodic_averager(tmp_path: Path):
-    directory = RunDirectory.create(config(ranks=[4], results=tmp_path).tree, tmp_path)
-    outcome = local.launch(
-        directory, ranks=4, threads=1, port=None, stall_s=60, entry="gloo_entries_averaging:two_levels"
-    )
-    assert outcome.status == "finished", outcome.details
-    assert outcome.summary is not None
-    assert outcome.summary["averaged_after"] == {name: [4, 8, 12, 16, 20] for name in EXCHANGES}
+    summary = entry(tmp_path, "two_levels")
+    assert summary["averaged_after"] == {name: [4, 8, 12, 16, 20] for name in EXCHANGES}
