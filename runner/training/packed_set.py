@@ -49,7 +49,7 @@ def open_set(dataset: Dataset, reader: PackedReader, data: Data) -> PackedSet:
     """
     packed = _opened(dataset, reader)
     try:
-        codec, order = _codec(data, reader), _order(data, reader)
+        codec, order = _records(data, reader)
         wanted = _description(dataset, reader, data, codec, order)
         _refuse(packed, _difference(packed, wanted, len(data.train)), dataset, reader)
     except BaseException:
@@ -81,7 +81,7 @@ def write_set(dataset: Dataset, reader: PackedReader, data: Data, tell: Tell) ->
     Raises ConfigError, ValueError and OSError that name what is wrong.
     """
     path, count = path_of(dataset, reader), len(data.train)
-    codec, order = _codec(data, reader), _order(data, reader)
+    codec, order = _records(data, reader)
     description = _description(dataset, reader, data, codec, order)
     with locked(path.parent):
         if (content := _other_content(path, description)) is not None:
@@ -158,15 +158,13 @@ def _other_content(path: Path, wanted: Description) -> str | None:
     )
 
 
-def _codec(data: Data, reader: PackedReader) -> RecordCodec:
+def _records(data: Data, reader: PackedReader) -> tuple[RecordCodec, Tensor]:
+    """How samples are records, and which sample each record is."""
     try:
-        return codec_of(data.train)
+        codec = codec_of(data.train)
     except ValueError as error:
         raise ConfigError(f"reader={reader.name}: {data.name} {error}") from error
-
-
-def _order(data: Data, reader: PackedReader) -> Tensor:
-    return torch.from_numpy(shuffled(len(data.train), reader.shuffle_seed))
+    return codec, torch.from_numpy(shuffled(len(data.train), reader.shuffle_seed))
 
 
 def _description(
