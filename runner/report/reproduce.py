@@ -49,13 +49,9 @@ def _words(run: Run) -> list[str]:
     """The arguments: choices, then every setting by its key."""
     words = [f"{group}={_value(run.name(group))}" for group in CHOSEN if group in run.config]
     for key, value in flatten(run.config).items():
-        empty_group = key in GROUPS
-        if (
-            key in LEFT_OUT
-            or key.endswith("._target_")
-            or empty_group
-            or (key.startswith("run.") and not value)
-        ):
+        # A key that names a whole group is that of an empty one.
+        unset = key.startswith("run.") and not value
+        if unset or key in (*LEFT_OUT, *GROUPS) or key.endswith("._target_"):
             continue
         # Text below `run` reaches the program as it is; everything else goes through Hydra's grammar.
         words.append(f"{key}={value if key.startswith('run.') else _value(value)}")

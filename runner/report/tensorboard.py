@@ -4,7 +4,6 @@ Only what lies in the run directories is read, by a process of its own: no clock
 number stands there twice: over training samples, and over milliseconds of training time (T_train).
 """
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 from ...strategies.errors import ConfigError, MachineError
 from ..records.json_lines import Row, read_json, read_records, surviving
 from . import words
-from .data.load import find_runs
+from .data.load import find_runs, is_placed
 
 POLL_S = 2.0
 GOING_ON = ("queued", "running")
@@ -109,11 +108,7 @@ def _rows(run: Path) -> list[Row]:
     except FileNotFoundError:
         return []
     evaluations = [row for row in rows if row.get("kind") == "evaluation"]
-    return [row for row in evaluations if all(map(_finite, (row.get("samples"), row.get("train_s"))))]
-
-
-def _finite(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+    return [row for row in evaluations if is_placed(row)]
 
 
 def _status(run: Path) -> dict[str, Any]:

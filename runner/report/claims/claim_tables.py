@@ -15,6 +15,7 @@ from ..statistics.planning import detectable
 from ..statistics.welch import SIGNIFICANT, Ratio
 from . import bounds, convergence_points
 from .core_efficiency import Matrix, matrix
+from .fairness import FairnessRow
 from .judge import JudgedClaim, judge
 from .paper_claims import gain_words, load
 from .speedups import ArmSpeedup, Speedups, all_speedups, evaluations
@@ -187,31 +188,33 @@ def claim_rows(all_judged: Iterable[JudgedClaim]) -> list[dict[str, Any]]:
     ]
 
 
-def fairness_rows(all_judged: Sequence[JudgedClaim]) -> list[dict[str, Any]]:
-    """Every row of every fairness table, once per pair of arms."""
-    rows: list[dict[str, Any]] = []
-    seen: set[tuple[str, str, str]] = set()
+def fairness_tables(all_judged: Iterable[JudgedClaim]) -> dict[tuple[str, str, str], list[FairnessRow]]:
+    """The fairness table of each pair of arms, by workload, comparator and arm."""
+    tables: dict[tuple[str, str, str], list[FairnessRow]] = {}
     for judged in all_judged:
-        pair = (workload(judged), judged.comparator, judged.arm)
-        if judged.fairness is None or pair in seen:
-            continue
-        seen.add(pair)
-        rows += [
-            {
-                "where": pair[0],
-                "baseline": pair[1],
-                "arm": pair[2],
-                "quantity": row.quantity,
-                "of_baseline": row.baseline,
-                "of_arm": row.arm,
-                "equal": "not recorded" if row.equal is None else row.equal,
-                "own_of_the_strategy": row.own,
-                "forbids_a_verdict": row.forbids,
-                "why": row.wrong,
-            }
-            for row in judged.fairness
-        ]
-    return rows
+        if judged.fairness is not None:
+            tables.setdefault((workload(judged), judged.comparator, judged.arm), judged.fairness)
+    return tables
+
+
+def fairness_rows(all_judged: Iterable[JudgedClaim]) -> list[dict[str, Any]]:
+    """Every row of every fairness table, once per pair of arms."""
+    return [
+        {
+            "where": where,
+            "baseline": baseline,
+            "arm": arm,
+            "quantity": row.quantity,
+            "of_baseline": row.baseline,
+            "of_arm": row.arm,
+            "equal": "not recorded" if row.equal is None else row.equal,
+            "own_of_the_strategy": row.own,
+            "forbids_a_verdict": row.forbids,
+            "why": row.wrong,
+        }
+        for (where, baseline, arm), table in fairness_tables(all_judged).items()
+        for row in table
+    ]
 
 
 def show_verdicts(directory: Path, config_dir: Path | None) -> int:

@@ -17,6 +17,7 @@ from ...config import groups
 from ...records.trees import dump_yaml, flatten
 from .. import words
 from ..data.arms import Arm, Comparison
+from ..data.load import number
 from ..statistics import noise_floor
 from ..statistics.noise_floor import Shift
 from ..statistics.welch import Times
@@ -53,8 +54,7 @@ class Reference:
         if len(self.samples) < FEWEST_RUNS:
             raise ConfigError(f"samples: {len(self.samples)} runs; must be {FEWEST_RUNS} or more")
         for value in self.samples:
-            usable = isinstance(value, int | float) and not isinstance(value, bool)
-            if not usable or not (math.isfinite(value) and value > 0):
+            if (number(value) or 0.0) <= 0:
                 raise ConfigError(f"samples={value}: must be numbers above 0")
         if type(self.missed) is not int or not 0 <= self.missed <= len(self.samples):
             raise ConfigError(f"missed={self.missed}: must be from 0 to {len(self.samples)}, the runs")

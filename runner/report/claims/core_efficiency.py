@@ -190,11 +190,9 @@ def _elsewhere(baseline: Arm, arm: Arm) -> list[str]:
     """Hosts of the core that are none of the baseline's."""
     baseline_hosts = {host for run in rated(baseline) for host in recorded.hosts(run)}
     hosts = sorted({host for run in rated(arm) for host in recorded.hosts(run)} - baseline_hosts)
-    return (
-        [f"nodes ({', '.join(sorted(baseline_hosts))}; {', '.join(hosts)})"]
-        if hosts and baseline_hosts
-        else []
-    )
+    if not hosts or not baseline_hosts:
+        return []
+    return [f"nodes ({', '.join(sorted(baseline_hosts))}; {', '.join(hosts)})"]
 
 
 def _batch(baseline: Arm, arm: Arm, cores: int) -> list[str]:

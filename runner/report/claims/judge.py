@@ -70,7 +70,6 @@ def judge(
 
 
 def _not_compared(claim: Claim, comparisons: Sequence[Comparison]) -> str:
-    """Why no comparison is about a claim."""
     here = [(c, arm) for c in comparisons if not c.assumption for arm in c.arms if _is(arm, claim.arm)]
     if not here:
         return NO_ARM
@@ -251,16 +250,7 @@ def better(
     claim: Hypothesis, study: Speedups, line: ArmSpeedup, conditions: Conditions
 ) -> tuple[Verdict, str]:
     """Whether the final metric is better than two baselines differ by."""
-    interval, forecast = _ends(line.quality)
-    made = quality.better(
-        claim,
-        interval,
-        conditions,
-        fresh_difference=study.fresh_points,
-        diverged=line.diverged,
-        forecast=forecast,
-    )
-    return made, _points(line)
+    return _better(claim, line.quality, study, line, conditions), _points(line)
 
 
 def time_to_target(
@@ -290,16 +280,8 @@ def quality_at_time(
     base, arm = (_points_at(side.counted, limit_s) for side in (study.against, line.arm))
     points = quality.difference(base, arm, level=study.level)
     steps = speedups.rates(study.against, line.arm)
-    interval, forecast = _ends(points)
-    made = quality.quality_at_time(
-        claim,
-        interval,
-        conditions,
-        fresh_difference=study.fresh_points,
-        step_ratio=steps.interval if steps else None,
-        diverged=line.diverged,
-        forecast=forecast,
-    )
+    conditions = quality.at_equal_time(conditions, steps.interval if steps else None)
+    made = _better(claim, points, study, line, conditions)
     text = f"{points.difference:+.2f} points" if points else "no difference"
     return made, f"{text} at equal time, {words.interval(steps)} in time per sample"
 
@@ -313,6 +295,20 @@ HEADLINES: dict[str, Headline] = {
 }
 
 
+def _better(
+    claim: Hypothesis, points: Estimate | None, study: Speedups, line: ArmSpeedup, conditions: Conditions
+) -> Verdict:
+    interval, forecast = _ends(points)
+    return quality.better(
+        claim,
+        interval,
+        conditions,
+        fresh_difference=study.fresh_points,
+        diverged=line.diverged,
+        forecast=forecast,
+    )
+
+
 def _time(claim: Hypothesis, ratio: Ratio | None, conditions: Conditions, holm: float | None) -> Verdict:
     interval, forecast = _ends(ratio)
     made = verdict.ratio_verdict(claim, interval, conditions, forecast=forecast)
@@ -321,7 +317,6 @@ def _time(claim: Hypothesis, ratio: Ratio | None, conditions: Conditions, holm: 
 
 
 def _ends(estimate: Ratio | Estimate | None) -> tuple[Interval | None, Forecast | None]:
-    """The interval, and its forecast for more runs."""
     return (estimate.interval, estimate.with_runs) if estimate else (None, None)
 
 

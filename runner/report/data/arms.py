@@ -181,7 +181,6 @@ def compare(runs: Iterable[Run]) -> list[Comparison]:
 
 
 def _arms(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """The runs of each arm by its label."""
     named = all(run.arm_name for run in runs)
     members: dict[tuple[str, str, str], list[Run]] = defaultdict(list)
     for run in runs:
@@ -237,12 +236,8 @@ def _name(run: Run) -> str:
 
 def _unlike(labels: Sequence[str]) -> list[str]:
     """`labels`, numbered where two are alike."""
-    seen: dict[str, int] = defaultdict(int)
-    unique = []
-    for label in labels:
-        seen[label] += 1
-        unique.append(label if seen[label] == 1 else f"{label} ({seen[label]})")
-    return unique
+    earlier = [labels[:place].count(label) for place, label in enumerate(labels)]
+    return [f"{label} ({n + 1})" if n else label for label, n in zip(labels, earlier, strict=True)]
 
 
 def _apart(run: Run, others: Sequence[Run]) -> dict[str, Any]:

@@ -348,7 +348,7 @@ def load_run(path: Path, place: str) -> Run:
         config=mapping_of(path / "config.yaml", place, read_yaml, damage),
         environment=environment_of(path, place, damage),
         status=status,
-        evaluations=[_shared(row) for row in kept if row.get("kind") == "evaluation" and _usable(row)],
+        evaluations=[_shared(row) for row in kept if row.get("kind") == "evaluation" and is_placed(row)],
         summary=summaries[-1] if summaries else status.get("summary") or {},
         rank_rows=rank_rows,
         start=StartRow.read(next((row for row in rows if row.get("kind") == StartRow.kind), {})),
@@ -369,5 +369,6 @@ def _train_interval(row: Row) -> TrainIntervalRow:
     )
 
 
-def _usable(row: Row) -> bool:
+def is_placed(row: Row) -> bool:
+    """Whether an evaluation has a place on both axes: training time and samples."""
     return number(row.get("train_s")) is not None and number(row.get("samples")) is not None

@@ -1,23 +1,21 @@
 """Samples and waiting of each rank of a run, from its own records and from the strategy's summary."""
 
-import math
 from collections import defaultdict
 from collections.abc import Mapping
 
 from .arms import Comparison
-from .load import PARTS, Run, value_at
+from .load import PARTS, Run, number, value_at
 
 EVEN = 1.02  # times: shares less apart than this are those of whole samples
 
 
 def shares(run: Run) -> list[float]:
     """Samples of each rank as times an equal share, [ranks]; [] where the strategy does not record them."""
-    summary = run.summary.get("strategy")
     for key in ("batches", "samples_of_worker"):
-        samples = summary.get(key) if isinstance(summary, Mapping) else None
+        samples = value_at(run.summary, "strategy", key)
         # A worker may be a whole node: then its samples are not those of a rank.
         if isinstance(samples, list) and samples and len(samples) == len(by_rank(run)):
-            finite = [value for value in samples if isinstance(value, int | float) and math.isfinite(value)]
+            finite = [value for value in samples if number(value) is not None]
             if len(finite) == len(samples) and sum(finite) > 0:
                 return [value * len(finite) / sum(finite) for value in finite]
     return []
@@ -38,8 +36,8 @@ def by_rank(run: Run) -> list[dict[str, float]]:
         of_rank = sums[rank]  # also of a rank whose rows have no times
         parts = row.parts_s if isinstance(row.parts_s, Mapping) else {}
         for name, value in {"train_s": row.train_s, **{f"{p}_s": parts.get(p) for p in PARTS}}.items():
-            if isinstance(value, int | float) and math.isfinite(value):
-                of_rank[name] += value
+            if (seconds := number(value)) is not None:
+                of_rank[name] += seconds
     return [dict(sums[rank]) for rank in sorted(sums)]
 
 

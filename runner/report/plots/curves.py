@@ -36,7 +36,6 @@ def curves(comparison: Comparison, x: str, label: str) -> Figure:
 
 
 def _mark_targets(axes: Axes, comparison: Comparison) -> None:
-    """A dotted line at each target of the metric that is drawn."""
     key = comparison.metric.key
     for target in sorted({run.target for run in comparison.runs if run.target and run.metric == key}):
         axes.axhline(target, color="#444444", linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)

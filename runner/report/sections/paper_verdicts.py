@@ -2,7 +2,7 @@
 
 from functools import cached_property
 
-from ..claims.claim_tables import claim_rows, fairness_rows, remarks, workload
+from ..claims.claim_tables import claim_rows, fairness_rows, fairness_tables, remarks, workload
 from ..claims.fairness import FairnessRow
 from ..claims.judge import NO_ARM, JudgedClaim
 from ..claims.paper_claims import gain_words
@@ -100,12 +100,8 @@ equal on both sides.</p>
     @property
     def fairness(self) -> dict[str, list[FairnessRow]]:
         """The fairness table of each pair of arms."""
-        tables: dict[str, list[FairnessRow]] = {}
-        for judged in self.compared:
-            if judged.fairness is not None:
-                pair = f"{judged.arm} against {judged.comparator} ({workload(judged)})"
-                tables.setdefault(pair, judged.fairness)
-        return tables
+        tables = fairness_tables(self.compared).items()
+        return {f"{arm} against {other} ({where})": table for (where, other, arm), table in tables}
 
     def tables(self) -> dict[str, Rows]:
         """`claims`: a row per claim, arm and comparison; `fairness`: a row per line of each ledger."""

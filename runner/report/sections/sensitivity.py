@@ -76,7 +76,6 @@ def size_tables(comparisons: Iterable[Comparison]) -> list[list[SizeTable]]:
 
 
 def _size_table(comparisons: Sequence[Comparison]) -> SizeTable:
-    """`comparisons`: those of the assumptions of one size."""
     runs = [run for comparison in comparisons for run in comparison.runs]
     arms = looks_of(comparisons)
     there = {(arm.label, c.assumption): arm for c in comparisons for arm in c.arms}
@@ -97,7 +96,6 @@ def _size_table(comparisons: Sequence[Comparison]) -> SizeTable:
 
 
 def _measure(runs: Sequence[Run]) -> str:
-    """The number compared: what all runs have in common."""
     if len({(run.metric, run.target) for run in runs}) == 1 and runs[0].target is not None:
         return TARGET
     done = {run.samples for run in runs if run.state == "finished" and run.samples}

@@ -25,7 +25,7 @@ CAPTION = (
     " bound, which no saving of communication can exceed here (with uneven devices: no division of the work)."
 )
 ROUNDING = 1e-9
-FLOOR_COLOURS, BOUND_COLOUR = ("#c9cfd8", "#e9ebef"), "#444444"
+BOUND_COLOUR = "#444444"
 
 
 class SpeedupSection(Section):
@@ -160,8 +160,9 @@ def alternative(speedups: Speedups) -> str:
 
 def _floors(speedups: Speedups) -> list[tuple[float, str, str]]:
     """Each noise floor that there is, as a share, with its colour and what it is of."""
-    pairs = ((speedups.fixed_floor.floor, "of all work"), (speedups.target_floor.floor, "to the target"))
-    return [(m, colour, of) for (m, of), colour in zip(pairs, FLOOR_COLOURS, strict=True) if m is not None]
+    fixed, target = speedups.fixed_floor.floor, speedups.target_floor.floor
+    floors = ((fixed, "#c9cfd8", "of all work"), (target, "#e9ebef", "to the target"))
+    return [(floor, fill, of) for floor, fill, of in floors if floor is not None]
 
 
 def _mark(axes: "Axes", line: ArmSpeedup, y: float, *, of_target: bool) -> None:

@@ -70,32 +70,16 @@ def better(
     return _verdict(claim, interval, conditions, edges, diverged=diverged, forecast=forecast)
 
 
-def quality_at_time(
-    claim: Hypothesis,
-    interval: Interval | None,
-    conditions: Conditions,
-    *,
-    fresh_difference: float | None,
-    step_ratio: Interval | None,
-    diverged: bool = False,
-    forecast: Forecast | None = None,
-) -> Verdict:
-    """`better`, on the metric of the last evaluation up to one common time (`last_up_to`).
+def at_equal_time(conditions: Conditions, step_ratio: Interval | None) -> Conditions:
+    """The conditions of `better` on the metric of the last evaluation up to one common time (`last_up_to`).
 
     `step_ratio`: interval of the ratio of times per step; no verdict unless it lies inside `SAME_STEP`.
     """
-    if step_ratio is None or step_ratio.low < SAME_STEP.low or step_ratio.high > SAME_STEP.high:
-        ends = "unknown" if step_ratio is None else f"[{step_ratio.low:.3g}, {step_ratio.high:.3g}]"
-        reason = f"ratio of times per step {ends}: must lie inside [{SAME_STEP.low:g}, {SAME_STEP.high:g}]"
-        conditions = replace(conditions, forbidden=(*conditions.forbidden, reason))
-    return better(
-        claim,
-        interval,
-        conditions,
-        fresh_difference=fresh_difference,
-        diverged=diverged,
-        forecast=forecast,
-    )
+    if step_ratio and SAME_STEP.low <= step_ratio.low and step_ratio.high <= SAME_STEP.high:
+        return conditions
+    ends = "unknown" if step_ratio is None else f"[{step_ratio.low:.3g}, {step_ratio.high:.3g}]"
+    reason = f"ratio of times per step {ends}: must lie inside [{SAME_STEP.low:g}, {SAME_STEP.high:g}]"
+    return replace(conditions, forbidden=(*conditions.forbidden, reason))
 
 
 def last_up_to(seconds: Sequence[float], values: Sequence[float], limit_s: float) -> float | None:

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from sharing import compared
+from sharing import Make, compared
 
 from daso_bench.runner.report.data.arms import Comparison
 
-Make = Callable[..., Path]
 # Skewed, and unlike each other: no mean and no pairing but the right one gives the right number.
 SPREADS = {"native": (0.90, 1.00, 1.30, 0.97, 1.02), "hsgd": (0.95, 1.01, 1.20, 0.99, 1.00)}
 ALONE = (0.98, 1.00, 1.10, 0.99, 1.01)

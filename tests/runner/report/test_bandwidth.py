@@ -7,15 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from sharing import Make, all_compared
 from sharing import table as rows
 
 from daso_bench.runner.report.build import report
-from daso_bench.runner.report.data.arms import compare
-from daso_bench.runner.report.data.load import load_runs
 from daso_bench.runner.report.plots.style import drawing
 from daso_bench.runner.report.sections.bandwidth import Bandwidth, alternative, bandwidths, crossings, draw
 
-Make = Callable[..., Path]
 ROOT2 = math.sqrt(2)  # a crossing between evaluations at t and 2t is scored at √2·t
 # Seconds between evaluations. ddp and daso cross at √10 Gbit/s, where both take 20·√2·t.
 TIMES = {1.0: {"ddp": 40.0, "daso": 20.0}, 10.0: {"ddp": 10.0, "daso": 20.0}}
@@ -91,7 +89,7 @@ def make_study(make_run: Make, tmp_path: Path) -> Callable[..., Path]:
 
 
 def analysed(root: Path) -> list[Bandwidth]:
-    return bandwidths(compare(load_runs(root, "test")))
+    return bandwidths(all_compared(root))
 
 
 def test_a_study_over_rates_has_a_line_for_each_arm(make_study: Make):

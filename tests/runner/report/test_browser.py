@@ -6,15 +6,14 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sharing import Make
 
 from daso_bench.runner.report.build import report
 
-Make = Callable[..., Path]
 ODD = "<b>|$x$_"
 # Runs in a copy of the page, after the page's own script, and writes what it finds to the end of the page.
 PROBE = """

@@ -1,17 +1,14 @@
 """What changed between two sets of results."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from sharing import Make
 
 from daso_bench.runner.records.json_lines import read_json, write_json
 from daso_bench.runner.report.data.load import load_runs
 from daso_bench.runner.report.diff import Number, arms_of, show_diff
 from daso_bench.runner.report.diff import numbers as numbers_of
-from daso_bench.strategies.errors import ConfigError
-
-Make = Callable[..., Path]
 
 
 def numbers(root: Path) -> dict[str, Number]:
@@ -51,10 +48,3 @@ def test_settings_environment_and_arms_that_changed_are_printed(
     assert "strategy.new_key not there x" in printed
     assert "only in B: lasgd" in printed
     assert "only in A" not in printed
-
-
-def test_a_folder_without_runs_is_refused(make_run: Make, tmp_path: Path):
-    make_run(tmp_path / "a")
-    (tmp_path / "b").mkdir()
-    with pytest.raises(ConfigError, match="no run directory"):
-        show_diff(tmp_path / "a", tmp_path / "b")

@@ -1,16 +1,14 @@
 """A run that says of itself that it measured the machine gives no numbers, and is named with the reason."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sharing import table
+from sharing import Make, table
 
 from daso_bench.runner.report.build import report
 from daso_bench.runner.report.data.load import load_run
 
-Make = Callable[..., Path]
 REASON = "threads of rank 1 stood ready without a core for 0.07 s in each second of training, all together"
 
 

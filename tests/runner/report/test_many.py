@@ -1,19 +1,17 @@
 """More runs than anybody reads one by one: medians and bands, and a page that stays small."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from matplotlib.collections import FillBetweenPolyCollection
-from sharing import compared
+from sharing import Make, compared
 
 from daso_bench.runner.report import build
 from daso_bench.runner.report.data import arms
 from daso_bench.runner.report.plots.curves import curves, quartiles
 from daso_bench.runner.report.plots.style import drawing
 
-Make = Callable[..., Path]
 NAN = float("nan")
 
 

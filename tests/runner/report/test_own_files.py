@@ -1,8 +1,8 @@
 """A report with claims and stored convergence points of one's own."""
 
-from collections.abc import Callable
 from pathlib import Path
 
+from sharing import Make
 from test_convergence_points import stored
 from test_judge import FAST
 from test_speedups import study
@@ -11,8 +11,6 @@ from daso_bench.runner.cli.main import run
 from daso_bench.runner.config.groups import CONF
 from daso_bench.runner.report.build import files_of, report
 from daso_bench.runner.report.claims.convergence_points import write
-
-Make = Callable[..., Path]
 
 
 def own(folder: Path, runs: Path) -> Path:

@@ -1,18 +1,15 @@
 """The report's table of readers, and the curve of their gain over the size of a record."""
 
-import csv
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from sharing import Make, all_compared, table, there
 
 from daso_bench.runner.report.build import report
-from daso_bench.runner.report.data.arms import compare
-from daso_bench.runner.report.data.load import load_runs
 from daso_bench.runner.report.sections.reader_matrix import (
     alternative,
     draw,
@@ -21,7 +18,6 @@ from daso_bench.runner.report.sections.reader_matrix import (
     record_sizes,
 )
 
-Make = Callable[..., Path]
 SIZES = {"4 KiB": 4096, "100 KiB": 102_400}
 RATES = {"strided": 1000.0, "node_batch": 2000.0}
 SPREAD = (0.99, 1.0, 1.01)
@@ -68,9 +64,7 @@ def _spoil(path: Path, arm: str, record: int, rate: float, cached: float | None)
 
 def test_counts_are_means_and_gains_are_ratios_of_rates_with_their_intervals(make_run: Make, tmp_path: Path):
     make(make_run, tmp_path)
-    small, large = sorted(
-        readings_of(compare(load_runs(tmp_path, "report"))), key=lambda one: one.record_bytes
-    )
+    small, large = sorted(readings_of(all_compared(tmp_path)), key=lambda one: one.record_bytes)
     assert [one.record_bytes for one in (small, large)] == [4100.0, 102_000.0], "to three digits"
     lines = {line.arm.label: line for line in small.lines}
     assert set(lines) == {"strided", "node_batch"}
@@ -79,8 +73,7 @@ def test_counts_are_means_and_gains_are_ratios_of_rates_with_their_intervals(mak
     assert lines["strided"].counts["requested_bytes"] == 2 * 4096 * 4000
     assert lines["strided"].cached == pytest.approx(0.01), "the mean of 0, 1 and 2 %"
     assert lines["strided"].gain is None, "the baseline has none"
-    gain = lines["node_batch"].gain
-    assert gain is not None
+    gain = there(lines["node_batch"].gain)
     assert gain.point == pytest.approx(2.0)
     # ln rates scatter by 1 % in both arms: Welch with 4 degrees of freedom, t = 2.776.
     half = 2.776 * math.sqrt(2 * 0.01**2 / 3)
@@ -90,7 +83,7 @@ def test_counts_are_means_and_gains_are_ratios_of_rates_with_their_intervals(mak
 
 def test_the_curve_has_a_point_for_each_size_and_none_where_there_is_one_size(make_run: Make, tmp_path: Path):
     make(make_run, tmp_path / "both")
-    (found,) = record_sizes(readings_of(compare(load_runs(tmp_path / "both", "report"))))
+    (found,) = record_sizes(readings_of(all_compared(tmp_path / "both")))
     ((arm, by_size),) = gains(found).items()
     assert arm[0] == "node_batch"
     assert {size: round(gain.point, 6) for size, gain in by_size.items()} == {4100.0: 2.0, 102_000.0: 1.0}
@@ -100,13 +93,13 @@ def test_the_curve_has_a_point_for_each_size_and_none_where_there_is_one_size(ma
     assert "2.000 [" in alternative(found)
     assert "at 102 kB" in alternative(found)
     make(make_run, tmp_path / "one", sizes={"4 KiB": 4096})
-    assert record_sizes(readings_of(compare(load_runs(tmp_path / "one", "report")))) == []
+    assert record_sizes(readings_of(all_compared(tmp_path / "one"))) == []
 
 
 def test_runs_that_were_dropped_from_the_cache_and_others_are_no_one_curve(make_run: Make, tmp_path: Path):
     make(make_run, tmp_path, sizes={"4 KiB": 4096})
     make(make_run, tmp_path, sizes={"100 KiB": 102_400}, cold=False)
-    found = readings_of(compare(load_runs(tmp_path, "report")))
+    found = readings_of(all_compared(tmp_path))
     assert sorted(one.cold for one in found) == [False, True]
     assert record_sizes(found) == []
 
@@ -117,8 +110,7 @@ def test_the_report_has_table_figure_and_words(make_run: Make, tmp_path: Path):
     assert "Reading a packed file" in page
     assert "Reading over the size of a record" in page
     assert (tmp_path / "out" / "readers.svg").is_file()
-    with open(tmp_path / "out" / "readers.csv") as file:
-        rows = list(csv.DictReader(file))
+    rows = table(tmp_path / "out" / "readers.csv")
     assert len(rows) == 4
     node = next(row for row in rows if (row["arm"], row["size"]) == ("node_batch", "4 KiB"))
     assert float(node["times_as_fast"]) == pytest.approx(2.0)

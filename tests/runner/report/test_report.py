@@ -6,19 +6,17 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from sharing import table
+from sharing import Make, table
 
 from daso_bench.runner.report.build import report
 from daso_bench.strategies.errors import ConfigError
 
 DAMAGED = '{"kind": "evaluation", "step": 99, "acc'
-Make = Callable[..., Path]
 CROWDED = ["4 ranks on 2 cores"]
 
 

@@ -3,14 +3,11 @@
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
-from sharing import compared
+from sharing import Make, compared
 
 from daso_bench.runner.report.reproduce import command_of, script_of
-
-Make = Callable[..., Path]
 
 
 def test_the_script_runs_the_same_commands(make_run: Make, tmp_path: Path) -> None:

@@ -1,15 +1,13 @@
 """Sections are found by being there: those of the project, and one of the user's own."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sharing import table
+from sharing import Make, table
 
 from daso_bench.runner.report.build import report, section_classes
 from daso_bench.strategies.errors import ConfigError
 
-Make = Callable[..., Path]
 MINE = '''
 from daso_bench.runner.report.section import Section, one_each
 

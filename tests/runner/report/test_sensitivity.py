@@ -5,16 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sharing import Make, all_compared
 from sharing import table as rows
 
 from daso_bench.runner.report.build import report
-from daso_bench.runner.report.data.arms import compare
-from daso_bench.runner.report.data.load import load_runs
 from daso_bench.runner.report.plots.style import drawing
 from daso_bench.runner.report.ranking import ranking_words
 from daso_bench.runner.report.sections.sensitivity import SizeTable, alternative, draw, size_tables
 
-Make = Callable[..., Path]
 FAR = "simulated: extrapolated to 256 ranks, step times were compared with measured ones on 16 ranks"
 TIMES = {
     "": {"ddp": 40.0, "daso": 20.0, "lasgd": 30.0},
@@ -45,7 +43,7 @@ def make_study(make_run: Make, tmp_path: Path) -> Callable[..., Path]:
 
 
 def only(root: Path) -> SizeTable:
-    ((table,),) = size_tables(compare(load_runs(root, "test")))
+    ((table,),) = size_tables(all_compared(root))
     return table
 
 
@@ -105,7 +103,7 @@ def test_worlds_and_sizes_are_never_mixed(make_study: Make) -> None:
     make_study(size="16 nodes")
     make_study(slow, size="4 nodes")
     make_study({"": {"ddp": 7.0, "daso": 7.0}}, size="64 nodes")
-    real, simulated = size_tables(compare(load_runs(make_study(size="4 nodes", world="local"), "test")))
+    real, simulated = size_tables(all_compared(make_study(size="4 nodes", world="local")))
     assert [(table.comparison.world, table.comparison.size) for table in real] == [("local", "4 nodes")]
     assert [table.comparison.size for table in simulated] == ["4 nodes", "16 nodes"]
     assert [table.seconds["ddp"][""] for table in simulated] == [400.0, 40.0]

@@ -1,17 +1,14 @@
 """The budget after which a run that has not reached its target is a failure; and the table of the arms."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sharing import compared
+from sharing import Make, compared, there
 
 from daso_bench.runner.report.claims.speedups import speedups_of
 from daso_bench.runner.report.data.arms import Comparison
 from daso_bench.runner.report.sections.comparisons import arm_line
 from daso_bench.runner.report.target import budget_s, way
-
-Make = Callable[..., Path]
 
 
 @pytest.fixture
@@ -53,8 +50,7 @@ def test_the_ratios_have_the_same_budget(make_run: Make, tmp_path: Path) -> None
         for seed in range(3):
             make_run(tmp_path, strategy, seed, train={"max_seconds": 400.0 + 100 * (strategy == "daso")})
     comparison = compared(tmp_path)
-    speedups = speedups_of(comparison)
-    assert speedups is not None
+    speedups = there(speedups_of(comparison))
     assert speedups.budget_s == budget_s(comparison) == 500
 
 

@@ -1,23 +1,19 @@
 """Names of arms come back as they were from CSV, Markdown, LaTeX, the page and the figures."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 from markdown_it import MarkdownIt  # comes with rich
 from matplotlib.text import Text
-from sharing import table
+from sharing import Make, compared, table
 from test_report import Text as PageText
 
 from daso_bench.runner.report.build import report
 from daso_bench.runner.report.claims.speedups import all_speedups
-from daso_bench.runner.report.data.arms import compare
-from daso_bench.runner.report.data.load import load_runs
 from daso_bench.runner.report.plots.curves import curves
 from daso_bench.runner.report.plots.style import drawing
 from daso_bench.runner.report.sections.speedup_table import draw
 from daso_bench.runner.report.tables import latex, markdown
 
-Make = Callable[..., Path]
 NAMES = [
     *("NA", "_x", "$x$", "a|b", "a\\|b", "<b>", "&lt;", "nan", "x,y", '"q"', "\\frac", "名前"),
     *("new\nline", "*x*", "[x](y)", "`x`", "~~x~~", "a\\", "100 %", "#1", "{x}", "a^b"),
@@ -62,7 +58,7 @@ def test_names_survive_in_csv_on_the_page_and_in_figures(make_run: Make, tmp_pat
     assert all(name in words for name in NAMES for words in alternatives)
     for file, names in (("runs", {"None", *NAMES}), ("speedups", set(NAMES))):
         assert {row["arm"] for row in table(tmp_path / "out" / f"{file}.csv")} == names
-    (comparison,) = compare(load_runs(tmp_path / "runs", "test"))
+    comparison = compared(tmp_path / "runs")
     (speedups,) = all_speedups([comparison])
     with drawing("test"):
         for figure in (curves(comparison, "train_s", "seconds"), draw(speedups)):

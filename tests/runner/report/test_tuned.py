@@ -1,23 +1,21 @@
 """The equally tuned rows: a comparison of their own, what tuning cost, regret, and whether it was fair."""
 
-import csv
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sharing import tables_of
+from sharing import Make, all_compared, table, tables_of
 
 from daso_bench.runner.records.seed_ranges import TRIAL
 from daso_bench.runner.report.build import report
 from daso_bench.runner.report.claims.fairness import FairnessRow, fairness, forbidding
 from daso_bench.runner.report.claims.speedups import all_speedups
-from daso_bench.runner.report.data.arms import Comparison, compare, row_of
-from daso_bench.runner.report.data.load import find_runs, load_runs
+from daso_bench.runner.report.data.arms import row_of
+from daso_bench.runner.report.data.load import find_runs
 from daso_bench.runner.report.sections.tuned import TunedSection, regret_words, tuned_arms
 
-Make = Callable[..., Path]
 TOLD = {"tune_trials": 8, "tune_space": "all", "tune_failed": 2, "tune_device_hours": 0.25}
 NONE = {"tune_trials": 16, "tune_space": "", "tune_failed": 0, "tune_device_hours": 0.0}
 CROSSED, MISSED = (0.6, 0.7, 0.74, 0.76), (0.1, 0.2, 0.3, 0.4)
@@ -47,20 +45,16 @@ def rows(
             make_run(root, strategy, seed, accuracies, **keys)
 
 
-def compared(root: Path) -> list[Comparison]:
-    return compare(load_runs(root, "test"))
-
-
 def only(root: Path) -> dict[str, Any]:
     """The row of the one tuned arm."""
-    ((_, row),) = tuned_arms(compared(root))
+    ((_, row),) = tuned_arms(all_compared(root))
     return row
 
 
 def test_tuned_rows_are_a_comparison_of_their_own_with_their_own_baseline(make_run: Make, tmp_path: Path):
     rows(make_run, tmp_path, "ddp", (100, 101, 102), (90, 91, 92))
     rows(make_run, tmp_path, "daso", (80, 81, 82), (70, 71, 72))
-    both = compared(tmp_path)
+    both = all_compared(tmp_path)
     assert [one.tuned for one in both] == [False, True]
     assert [row_of(one, both) for one in both] == ["paper's settings", "equally tuned"]
     assert row_of(both[0], both[:1]) == ""
@@ -74,7 +68,7 @@ def test_a_default_of_120_s_against_a_tuned_100_s_is_a_regret_of_20_percent(make
     rows(make_run, tmp_path, "daso", (120, 120, 120), (100, 100, 100), target=None)
     found = only(tmp_path)
     assert regret_words(found) == "20.0% [20.0%, 20.0%]"
-    (row,) = tables_of(TunedSection, compared(tmp_path))["tuning"]
+    (row,) = tables_of(TunedSection, all_compared(tmp_path))["tuning"]
     assert (row["arm"], row["trials"], row["failed_trials"], row["device_hours"]) == ("daso", 8, 2, 0.25)
     assert (row["regret"], row["winner"]) == (pytest.approx(0.2), "strategy.sync_every=8")
     assert (row["default_runs"], row["tuned_runs"], row["space"]) == (3, 3, "all")
@@ -117,7 +111,7 @@ def test_second_baselines_are_no_tuned_arms(make_run: Make, tmp_path: Path):
     rows(make_run, tmp_path, "ddp", (120,), (100,))
     place = {"arm": "ddp tuned, fresh seeds", "tuned": "ddp", "role": "fresh_seeds", **TOLD}
     make_run(tmp_path, "ddp", 10**6, CROSSED, place=place, arm="tuned fresh")
-    assert [row["arm"] for _, row in tuned_arms(compared(tmp_path))] == ["ddp"]
+    assert [row["arm"] for _, row in tuned_arms(all_compared(tmp_path))] == ["ddp"]
 
 
 def test_the_page_shows_both_rows_and_what_tuning_cost(make_run: Make, tmp_path: Path):
@@ -128,10 +122,8 @@ def test_the_page_shows_both_rows_and_what_tuning_cost(make_run: Make, tmp_path:
     assert "The answer: small_cnn on digits, paper&#39;s settings" in titles
     assert "The answer: small_cnn on digits, equally tuned" in titles
     assert "What tuning came to" in titles
-    with open(tmp_path / "out" / "tuning.csv", encoding="utf-8", newline="") as file:
-        assert [row["arm"] for row in csv.DictReader(file)] == ["ddp", "daso"]
-    with open(tmp_path / "out" / "claims.csv", encoding="utf-8", newline="") as file:
-        told = [row for row in csv.DictReader(file) if row["claim"] == "daso_time"]
+    assert [row["arm"] for row in table(tmp_path / "out" / "tuning.csv")] == ["ddp", "daso"]
+    told = [row for row in table(tmp_path / "out" / "claims.csv") if row["claim"] == "daso_time"]
     assert [(row["arm"], row["where"].endswith(", equally tuned")) for row in told] == [
         ("daso", False),
         ("daso tuned", True),
@@ -139,7 +131,7 @@ def test_the_page_shows_both_rows_and_what_tuning_cost(make_run: Make, tmp_path:
 
 
 def ledger(root: Path, *, tuned: bool = True) -> list[FairnessRow]:
-    (found,) = [one for one in compared(root) if one.tuned is tuned]
+    (found,) = [one for one in all_compared(root) if one.tuned is tuned]
     baseline, arm = found.arms
     return fairness(baseline.runs, arm.runs)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
+from sharing import there
 
 from daso_bench.runner.config.cluster import ClusterConfig
 from daso_bench.runner.report.data.arms import compare
@@ -153,8 +154,7 @@ def test_errors_on_other_clusters_are_not_told_as_those_of_this_one(
 
 
 def test_figures_of_virtual_time_say_how_far_it_is_off(known: list[Validation]) -> None:
-    kept = reference()
-    assert kept is not None
+    kept = there(reference())
     assert kept.pairs >= 50, "what the project keeps can be read"
     assert where("simulated", "4 nodes") == "simulated, 4 nodes"
     known.append(validate([pair("ddp", 0.2, 0.19), pair("daso", 0.1, 0.1)]))

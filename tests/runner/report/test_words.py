@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sharing import there
 
 from daso_bench.runner.report import words
 from daso_bench.runner.report.data.means import geometric_mean, mean, time_shares
@@ -49,7 +50,6 @@ def test_means_need_two_whole_values() -> None:
 def test_shares_of_time_need_what_every_run_was_blocked(missing: dict[str, Any]) -> None:
     parts = {"compute": 5.0, "exposed": 2.0, "waiting": 1.0, "data": 1.0, "step_other": 1.0}
     run: Any = SimpleNamespace(parts_s=parts, summary={"blocked_s": {"intra": 1.0, "inter": 2.0}})
-    shares = time_shares([run])
-    assert shares is not None
+    shares = there(time_shares([run]))
     assert shares["blocked on inter"] == pytest.approx(0.2)
     assert time_shares([run, SimpleNamespace(parts_s=parts, summary=missing)]) is None  # pyright: ignore

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sharing import there
 from test_rank_times import on
 from test_simulated_studies import Link
 from test_speedups import Make, answered, comparisons_of, study
@@ -18,7 +19,6 @@ from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.report.claims.bounds import (
     BALANCE,
     COMMUNICATION,
-    balanced_bound,
     bound_of,
     differ,
     in_words,
@@ -109,20 +109,6 @@ def test_where_the_speeds_of_ranks_cannot_be_known_the_bound_is_unknown_and_that
     assert in_words(found).endswith("is unknown.")
 
 
-@pytest.mark.parametrize(
-    ("busy_s", "samples", "expected"),
-    [
-        ((1, 1, 2, 4), (1, 1, 1, 1), 0.6875 / 0.25),  # speeds 1, 1, 1/2, 1/4: their mean over the slowest
-        ((4, 4, 4, 4), (4, 4, 2, 1), 1.0),  # samples as devices are fast: nothing is left to be gained
-        ((2, 2), (8, 8), 4 / (4 - 1 - 1)),  # equal devices: exposed and waiting for 1 s each
-    ],
-)
-def test_the_bound_of_perfect_balance(
-    busy_s: tuple[float, ...], samples: tuple[float, ...], expected: float
-) -> None:
-    assert balanced_bound(4, busy_s=busy_s, samples=samples) == pytest.approx(expected)
-
-
 def test_the_upper_limit_of_the_bound_is_one_sided() -> None:
     bounds = [1.25 * share for share in (0.98, 0.99, 1.0, 1 / 0.99, 1 / 0.98)]
     # sd of the logarithms .015956, t of 4 degrees of freedom at 0.95 is 2.1318.
@@ -134,9 +120,6 @@ def test_the_upper_limit_of_the_bound_is_one_sided() -> None:
     ("device", "expected"),
     [
         ({"speeds": SPEEDS}, True),
-        ({"speeds": [1.0] * 4}, False),
-        ({"kind": ["cuda", "cuda", "cpu", "cpu"]}, True),
-        ({"straggler": {"rank": 1}}, True),
         ({"trace": "steps.csv"}, True),
         ({"jitter": "gaussian"}, False),
     ],
@@ -217,12 +200,9 @@ def test_recorded_runs_on_four_speeds_stay_below_the_bound_and_exceed_that_of_eq
     lasgd = simulated(tmp_path / "lasgd", monkeypatch, "strategy=lasgd", *free)
     runs = [ddp, simulated(tmp_path / "again", monkeypatch, "strategy=ddp", "seed=1", *free)]
     (comparison,) = compare(runs)
-    found = bound_of(comparison.arms[0])
-    assert found.value is not None
-    assert found.value == pytest.approx(2.75, rel=2e-3)
-    assert ddp.samples_per_s is not None
-    assert lasgd.samples_per_s is not None
-    reached = lasgd.samples_per_s / ddp.samples_per_s
+    bound = there(bound_of(comparison.arms[0]).value)
+    assert bound == pytest.approx(2.75, rel=2e-3)
+    reached = there(lasgd.samples_per_s) / there(ddp.samples_per_s)
     equal = sum(ddp.parts_s.values()) / (sum(ddp.parts_s.values()) - ddp.parts_s["waiting"])
     assert equal == pytest.approx(2.0, rel=2e-3)
-    assert equal < reached <= found.value
+    assert equal < reached <= bound

@@ -7,25 +7,12 @@ from typing import Any
 
 import pytest
 import yaml
+from sharing import target_of
 
 from daso_bench.runner.report.claims.fairness import NOT_RECORDED, FairnessRow, fairness, forbidding
 from daso_bench.runner.report.data.load import Run
 
 SEEDS = (0, 1, 2)
-CLASSES = {
-    "ddp": "DDP",
-    "daso": "DASO",
-    "hsgd": "HSGD",
-    "lasgd": "LASGD",
-    "ednncomm": "EDNNComm",
-    "sgp": "SGP",
-}
-CLASSES |= {
-    "heterogeneous": "Heterogeneous",
-    "slowmo": "SlowMo",
-    "placebo": "Placebo",
-    "local_sgd": "LocalSGD",
-}
 Arms = tuple[list[Run], list[Run]]
 Change = dict[str, Any]
 # A finished run of 4 ranks on 2 nodes of real processes, as its records have it.
@@ -69,8 +56,7 @@ def a_run(strategy: str, seed: int, place: int, **changes: Any) -> Run:
     value; None is a missing one.
     """
     parts: dict[str, Any] = yaml.safe_load(RECORDS)
-    target = f"daso_bench.strategies.{strategy}.{CLASSES.get(strategy, 'Own')}"
-    parts["config"] |= {"strategy": {"_target_": target}, "seed": seed}
+    parts["config"] |= {"strategy": {"_target_": target_of(strategy)}, "seed": seed}
     parts["config"]["train"]["eval_phase"] = 0.1 * seed
     parts["config"]["run"]["id"] = f"{strategy}-small_cnn-digits-s{seed}-0"
     parts["environment"]["ranks"] = ranks_of(1)

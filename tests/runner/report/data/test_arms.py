@@ -1,25 +1,19 @@
 """What belongs together, how it is called, and the command that repeats it."""
 
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from sharing import compared
+from sharing import Make, all_compared, compared
 
-from daso_bench.runner.report.data.arms import Comparison, common_settings, compare, own_settings
-from daso_bench.runner.report.data.load import load_run, load_runs
+from daso_bench.runner.report.data.arms import common_settings, own_settings
+from daso_bench.runner.report.data.load import load_run
 from daso_bench.runner.report.plots.arm_style import colour
 from daso_bench.runner.report.reproduce import command_of
 
-Make = Callable[..., Path]
 ODD = [None, True, 3, 0.1, 1e-8, "auto", "", "null", "1e3", "a b", "it's", "a,b", "[x]", "$x", [1, "b c"], {}]
-
-
-def all_compared(root: Path) -> list[Comparison]:
-    return compare(load_runs(root, "test"))
 
 
 def test_seeds_make_no_arms_and_settings_do(make_run: Make, tmp_path: Path) -> None:

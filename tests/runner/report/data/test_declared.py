@@ -5,17 +5,13 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
+from sharing import target_of
 
-from daso_bench.runner.config.groups import CONF, entries
+from daso_bench.runner.config.groups import entries
 from daso_bench.runner.report.claims import fairness, recorded
 from daso_bench.runner.report.data.declared import DEFAULT, may_differ, task_of
 
 NAMES = list(entries("strategy"))
-
-
-def target_of(name: str) -> str:
-    return str(yaml.safe_load((CONF / "strategy" / f"{name}.yaml").read_text(encoding="utf-8"))["_target_"])
 
 
 def module(folder: Path, text: str, name: str = "own_strategy") -> str:
@@ -31,7 +27,7 @@ def test_what_is_read_is_what_the_class_says(name: str) -> None:
 
 @pytest.mark.parametrize("name", list(entries("dataset")))
 def test_the_task_that_is_read_is_the_data_sets(name: str) -> None:
-    target = yaml.safe_load((CONF / "dataset" / f"{name}.yaml").read_text(encoding="utf-8"))["_target_"]
+    target = target_of(name, "dataset")
     place, _, cls = target.rpartition(".")
     said = getattr(getattr(importlib.import_module(place), cls), "task", "classification")
     assert task_of(target) == said

@@ -2,15 +2,13 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from sharing import Make
 
 from daso_bench.runner.report.claims.claim_tables import show_verdicts
 from daso_bench.runner.report.data.load import find_runs, load_run, load_runs
-
-Make = Callable[..., Path]
 
 
 @pytest.mark.parametrize("name", ["status.json", "config.yaml", "environment.json"])

@@ -1,21 +1,17 @@
 """A study is shown by what its models are judged by, under one name, and two metrics share nothing."""
 
 import json
-import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sharing import table
+from sharing import Make, all_compared, compared, table
 
 from daso_bench.runner.report.build import report
-from daso_bench.runner.report.data.arms import compare, metrics_of
+from daso_bench.runner.report.data.arms import metrics_of
 from daso_bench.runner.report.data.load import load_runs
-from daso_bench.runner.report.data.metric import ACCURACY, MIOU, TOP5, columns, metric_of, target_words
+from daso_bench.runner.report.data.metric import ACCURACY, MIOU, TOP5, metric_of, target_words
 from daso_bench.runner.report.diff import arms_of, numbers
-
-Make = Callable[..., Path]
 
 
 def study(make_run: Make, root: Path, metric: str, **more: Any) -> None:
@@ -100,7 +96,7 @@ def test_a_target_of_top5_is_shown_by_top5(make_run: Make, tmp_path: Path) -> No
 def test_metrics_share_no_comparison(make_run: Make, tmp_path: Path) -> None:
     for metric in ("top5", "accuracy", "miou"):
         study(make_run, tmp_path, metric, study="one")
-    comparisons = compare(load_runs(tmp_path, "report"))
+    comparisons = all_compared(tmp_path)
     assert [comparison.metric for comparison in comparisons] == [ACCURACY, MIOU, TOP5]
     assert [len(comparison.runs) for comparison in comparisons] == [6, 6, 6]
     assert all(run.judged_by == one.metric for one in comparisons for run in one.runs)
@@ -117,14 +113,6 @@ def test_two_metrics_share_no_figure_and_no_column(make_run: Make, tmp_path: Pat
     assert page.count("mIoU against samples</h3>") == page.count("Accuracy against samples</h3>") == 1
     rows = table(tmp_path / "out" / "runs.csv")
     assert [(row["final_accuracy"], row["final_miou"]) for row in rows] == [("0.78", ""), ("", "0.78")]
-
-
-def test_a_run_that_ends_in_nan_has_diverged_and_its_arm_no_mean(make_run: Make, tmp_path: Path) -> None:
-    study(make_run, tmp_path / "runs", "miou")
-    make_run(tmp_path / "runs", "daso", seed=3, accuracies=(0.5, math.nan), metric="miou")
-    page = report(tmp_path / "runs", tmp_path / "out").read_text()
-    assert "a run diverged" in page
-    assert table(tmp_path / "out" / "arms.csv")[1]["final_miou_mean"] == ""
 
 
 def test_two_results_are_compared_by_their_metric(make_run: Make, tmp_path: Path) -> None:
@@ -165,16 +153,11 @@ def test_a_run_that_failed_early_is_judged_by_its_task(make_run: Make, tmp_path:
     (made / "metrics.jsonl").write_text("")
     status = json.loads((made / "status.json").read_text())
     (made / "status.json").write_text(json.dumps(status | {"status": "failed"}))
-    (comparison,) = compare(load_runs(tmp_path, "report"))
+    comparison = compared(tmp_path)
     assert comparison.metric == MIOU
     assert [run.judged_by for run in comparison.runs] == [MIOU, MIOU]
 
 
-def test_words_and_columns() -> None:
+def test_a_target_in_words() -> None:
     assert target_words("miou", 0.85) == "mIoU 0.85"
     assert target_words("loss", 0.5) == "loss 0.5"
-    assert columns([ACCURACY]) == ("accuracy", "correct")
-    assert columns([ACCURACY, MIOU, TOP5]) == ("accuracy", "correct", "miou", "pixel_accuracy", "top5")
-    assert math.isnan(MIOU.of({"miou": math.nan}))
-    assert math.isnan(MIOU.of({"accuracy": 0.5}))
-    assert MIOU.of({"miou": 0.5}) == 0.5

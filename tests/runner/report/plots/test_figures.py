@@ -1,20 +1,17 @@
 """What the figures show: arms told apart, no curve without legend."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from sharing import compared
+from sharing import Make, compared, there
 
 from daso_bench.runner.report.plots.arm_style import colour, line, marker
 from daso_bench.runner.report.plots.curves import ARMS_PER_PANEL, curves
 from daso_bench.runner.report.plots.strip_plot import target_strip
 from daso_bench.runner.report.plots.style import drawing, label_logarithmic, numbers, wrapped
-
-Make = Callable[..., Path]
 
 
 def markers(axes: Axes) -> list[tuple[str, float]]:
@@ -38,8 +35,7 @@ def test_many_arms_are_split_into_panels_with_legends_outside(make_run: Make, tm
         figure.draw_without_rendering()
         labels = []
         for axes in figure.axes:
-            legend = axes.get_legend()
-            assert legend is not None
+            legend = there(axes.get_legend())
             labels += [text.get_text() for text in legend.get_texts()]
             assert legend.get_window_extent().y1 <= axes.get_window_extent().y0
             assert legend.get_window_extent().x1 <= figure.bbox.x1
@@ -52,8 +48,7 @@ def test_legend_keeps_odd_names_and_names_what_has_no_curve(make_run: Make, tmp_
         make_run(tmp_path, "ddp", settings={"name": strategy})
     make_run(tmp_path, "zero", accuracies=(), status="failed")
     with drawing("test"):
-        legend = curves(compared(tmp_path), "train_s", "time").axes[0].get_legend()
-    assert legend is not None
+        legend = there(curves(compared(tmp_path), "train_s", "time").axes[0].get_legend())
     assert sorted(text.get_text().lstrip("\N{ZERO WIDTH SPACE}") for text in legend.get_texts()) == [
         *("$y$ (1 run)", "_x (1 run)", "zero (1 run, nothing to show)")
     ]

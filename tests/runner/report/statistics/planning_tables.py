@@ -53,8 +53,8 @@ def percent(share: float, digits: int = 1) -> str:
 def table_a(repetitions: int) -> str:
     def rows() -> Iterator[list[str]]:
         for runs, cv in _A_ROWS:
-            welch = welch_coverage(runs, cv, repetitions)
-            yield [f"{runs}, {percent(cv, 0)}", percent(welch.covered), f"±{percent(welch.half_width)}"]
+            covered, half_width = welch_coverage(runs, cv, repetitions)
+            yield [f"{runs}, {percent(cv, 0)}", percent(covered), f"±{percent(half_width)}"]
 
     head = ["n per arm, CV", "Welch coverage", "median half-width"]
     return markdown("A: coverage of intervals", head, rows())
@@ -79,7 +79,7 @@ def table_c(repetitions: int) -> str:
         for evaluations in (20, 40, 100):
             found = [noisy_crossings(evaluations, noise, repetitions) for noise in (0.0, 0.2, 0.5)]
             cells = [found[0][0], *(midpoint for _, midpoint in found)]
-            yield [str(evaluations), *(f"{cell.mean:.3f} ± {cell.sd:.3f}" for cell in cells)]
+            yield [str(evaluations), *(f"{mean:.3f} ± {sd:.3f}" for mean, sd in cells)]
 
     head = ["evaluations before the crossing", "stamp / true, no noise", "midpoint / true, no noise"]
     return markdown("C: scored over true crossing", [*head, "noise 0.2 points", "0.5 points"], rows())

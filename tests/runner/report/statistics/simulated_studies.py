@@ -112,15 +112,13 @@ def from_logs(
     )
 
 
-def simulate(
-    runs: int, cv: float, count: int, *, seed: int = 0, tails: Tails = "normal", spread: float = 1.0
-) -> Studies:
+def simulate(runs: int, cv: float, count: int, *, tails: Tails = "normal", spread: float = 1.0) -> Studies:
     """`count` studies of fixed work with `runs` runs each of A, A″ and the arm.
 
-    `spread`: how many times the arm's ln T scatters as much as A's. The same `seed` draws the same random
-    numbers at every `cv`, so that what changes between them is not chance.
+    `spread`: how many times the arm's ln T scatters as much as A's. The random numbers are the same at
+    every `cv`, so that what changes between them is not chance.
     """
-    rng = np.random.default_rng([seed, runs])
+    rng = np.random.default_rng([0, runs])
     base, fresh, arm = (draw_logs(rng, (count, runs), cv, tails=tails) for _ in range(3))
     deltas = rng.standard_normal((count, runs)) * CLOCK_SD
     return from_logs(base, fresh, arm * spread, deltas)
@@ -140,12 +138,12 @@ def cross(log_samples: Array, phases: Array, every: float) -> tuple[Array, Array
     return (before + stamp) / 2, np.square(stamp - before) / 12
 
 
-def simulate_crossings(runs: int, cv: float, count: int, *, evaluations: int, seed: int = 0) -> Studies:
+def simulate_crossings(runs: int, cv: float, count: int, *, evaluations: int) -> Studies:
     """`count` studies of crossing times: `evaluations` before the median crossing, a phase per block.
 
     A gain is one of throughput here: all arms need the same samples, and time per sample cancels.
     """
-    rng = np.random.default_rng([seed, runs, evaluations])
+    rng = np.random.default_rng([0, runs, evaluations])
     phases = rng.random((count, runs))
     scored: dict[str, Array] = {}
     least: dict[str, Array] = {}
@@ -205,40 +203,26 @@ def shares(studies: Studies, value: float, gain: float) -> Shares:
 # ------------------------------------------------------------------ planning tables A, C and D
 
 
-@dataclass(frozen=True, kw_only=True)
-class Coverage:
-    """Welch's interval: the share of studies whose interval holds the truth; median half-width (exp - 1)."""
+def welch_coverage(runs: int, cv: float, count: int) -> tuple[float, float]:
+    """Table A, columns 2 and 3, from `count` studies of fixed work at a true ratio of 1.
 
-    covered: float
-    half_width: float
-
-
-def welch_coverage(runs: int, cv: float, count: int, *, seed: int = 0) -> Coverage:
-    """Table A, columns 2 and 3, from `count` studies of fixed work at a true ratio of 1."""
-    rng = np.random.default_rng([seed, runs])
+    The share of studies whose Welch interval holds the truth, and the median half-width (exp - 1).
+    """
+    rng = np.random.default_rng([0, runs])
     base, arm = (draw_logs(rng, (count, runs), cv) for _ in range(2))
     log_ratio, half = welch_of(base, arm)
-    return Coverage(
-        covered=float(np.mean(np.abs(log_ratio) <= half)), half_width=float(np.expm1(np.median(half)))
-    )
+    return float(np.mean(np.abs(log_ratio) <= half)), float(np.expm1(np.median(half)))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scored:
-    """Mean and standard deviation of a scored crossing over the true one."""
-
-    mean: float
-    sd: float
+MeanAndSd = tuple[float, float]
 
 
-def noisy_crossings(
-    evaluations: int, noise_points: float, count: int, *, seed: int = 0
-) -> tuple[Scored, Scored]:
+def noisy_crossings(evaluations: int, noise_points: float, count: int) -> tuple[MeanAndSd, MeanAndSd]:
     """Table C: (stamp, midpoint) over the true crossing at 1, accuracy 0.75·(1 - exp(-3t)), random phase.
 
     `evaluations`: before the crossing; `noise_points`: sd of each evaluation's accuracy, in points.
     """
-    rng = np.random.default_rng([seed, evaluations])
+    rng = np.random.default_rng([0, evaluations])
     marks = (np.arange(2 * evaluations) + rng.random((count, 1))) / evaluations
     accuracy = 0.75 * (1 - np.exp(-3 * marks)) + rng.standard_normal(marks.shape) * noise_points / 100
     met = accuracy >= 0.75 * (1 - np.exp(-3.0))
@@ -246,8 +230,11 @@ def noisy_crossings(
     rows = np.arange(count)
     stamp = marks[rows, first]
     before = marks[rows, np.maximum(first - 1, 0)]
-    scored = [Scored(mean=float(v.mean()), sd=float(v.std(ddof=1))) for v in (stamp, np.sqrt(before * stamp))]
-    return scored[0], scored[1]
+    midpoint = np.sqrt(before * stamp)
+    return (
+        (float(stamp.mean()), float(stamp.std(ddof=1))),
+        (float(midpoint.mean()), float(midpoint.std(ddof=1))),
+    )
 
 
 def crossing_coverage(
@@ -257,18 +244,15 @@ def crossing_coverage(
     count: int,
     *,
     phase: float,
-    shift: float = 0.0,
-    factor: float = 1.0,
-    seed: int = 0,
+    shift: float,
+    factor: float,
 ) -> float:
     """Share of `count` studies whose interval of the ratio of crossing times holds the true one.
 
     The baseline's median crossing lies `evaluations` + `phase` marks from the start, the arm's at `factor`
     times `evaluations`, + `phase` + `shift`.
     """
-    rng = np.random.default_rng(
-        [seed, evaluations, runs, round(1000 * cv), round(100 * (phase + 10 * shift))]
-    )
+    rng = np.random.default_rng([0, evaluations, runs, round(1000 * cv), round(100 * (phase + 10 * shift))])
     places = (evaluations + phase, factor * evaluations + phase + shift)
     phases = rng.random((count, runs))
     scored: list[Array] = []
@@ -285,15 +269,7 @@ def crossing_coverage(
 def crossing_coverages(evaluations: int, runs: int, cvs: tuple[float, ...], count: int) -> list[float]:
     """Table D: `crossing_coverage` of every cell: 8 phases, 3 shifts and 2 factors at each CV."""
     return [
-        crossing_coverage(
-            evaluations,
-            runs,
-            cv,
-            count,
-            phase=phase / _PHASES,
-            shift=shift,
-            factor=factor,
-        )
+        crossing_coverage(evaluations, runs, cv, count, phase=phase / _PHASES, shift=shift, factor=factor)
         for cv in cvs
         for phase in range(_PHASES)
         for shift in _SHIFTS

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
+from sharing import there
 from simulated_studies import log_sd
 
 from daso_bench.runner.report.statistics.noise_floor import (
@@ -31,11 +32,9 @@ def around(seconds: float) -> Times:
 
 @pytest.mark.parametrize(("deltas", "expected", "biased"), [(CALM, 0.0198, False), (BIASED, 0.0292, True)])
 def test_the_clock_floor_without_and_with_a_bias(deltas: list[float], expected: float, biased: bool) -> None:
-    there, back = clock_floor(deltas), clock_floor([-delta for delta in deltas])
-    assert there is not None
-    assert back is not None
-    assert (there.value, there.misses_1) == (pytest.approx(expected, abs=1e-4), biased)
-    assert (back.value, back.misses_1) == (pytest.approx(there.value), biased)
+    for sign in (1, -1):
+        floor = there(clock_floor([sign * delta for delta in deltas]))
+        assert (floor.value, floor.misses_1) == (pytest.approx(expected, abs=1e-4), biased)
 
 
 @pytest.mark.parametrize(
@@ -60,8 +59,7 @@ def test_a_missing_baseline_leaves_no_floor() -> None:
 
 @pytest.mark.parametrize(("seconds", "misses"), [(99, False), (50, True)])
 def test_fresh_seeds_beyond_their_interval_are_noticed(seconds: float, misses: bool) -> None:
-    floor = fresh_floor(welch(around(100), around(seconds)))
-    assert floor is not None
+    floor = there(fresh_floor(welch(around(100), around(seconds))))
     assert floor.misses_1 == misses
 
 

@@ -28,15 +28,9 @@ TABLE_C = {
 
 @pytest.mark.parametrize(("runs", "cv"), TABLE_A)
 def test_welch_coverage_and_half_widths_are_those_of_planning_table_a(runs: int, cv: float) -> None:
-    found = welch_coverage(runs, cv, COUNT)
-    assert 100 * found.covered == pytest.approx(TABLE_A[runs, cv][0], abs=2)
-    assert 100 * found.half_width == pytest.approx(TABLE_A[runs, cv][1], abs=0.5)
-
-
-@pytest.mark.parametrize("runs", [3, 5, 10])
-@pytest.mark.parametrize("cv", [0.03, 0.05, 0.10])
-def test_welch_intervals_of_fixed_work_hold_the_truth_as_often_as_they_say(runs: int, cv: float) -> None:
-    assert 0.93 <= welch_coverage(runs, cv, COUNT, seed=1).covered <= 0.97
+    covered, half_width = welch_coverage(runs, cv, COUNT)
+    assert 100 * covered == pytest.approx(TABLE_A[runs, cv][0], abs=2)
+    assert 100 * half_width == pytest.approx(TABLE_A[runs, cv][1], abs=0.5)
 
 
 @pytest.mark.parametrize("evaluations", TABLE_C)
@@ -44,7 +38,7 @@ def test_midpoints_are_right_on_average_and_noise_rewards_luck(evaluations: int)
     found = [noisy_crossings(evaluations, noise, COUNT) for noise in (0.0, 0.2, 0.5)]
     cells = [found[0][0], *(midpoint for _, midpoint in found)]
     for cell, expected in zip(cells, TABLE_C[evaluations], strict=True):
-        assert (cell.mean, cell.sd) == pytest.approx(expected, abs=0.005)
+        assert cell == pytest.approx(expected, abs=0.005)
 
 
 # 10,000 studies a cell; the whole range of CVs is in `planning_tables.py`.

@@ -5,22 +5,22 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from sharing import there
 
 from daso_bench.runner.report.statistics.noise_floor import Floor, NoiseFloor
 from daso_bench.runner.report.statistics.quality import (
+    at_equal_time,
     better,
     difference,
     join,
     last_up_to,
     no_loss,
-    quality_at_time,
 )
 from daso_bench.runner.report.statistics.verdict import (
     Bound,
     Conditions,
     Hypothesis,
     Verdict,
-    ratio_verdict,
 )
 from daso_bench.runner.report.statistics.welch import Interval
 from daso_bench.strategies.errors import ConfigError
@@ -92,17 +92,6 @@ def test_what_communication_could_save_does_not_matter_for_quality_but_the_hardw
     assert no_loss(CLAIM, SUPPORTED, other).word == "not testable here"
 
 
-def test_the_hand_worked_joins_of_quality_and_time() -> None:
-    time = ratio_verdict(CLAIM, Interval(1.42, 1.58), SOUND)
-    for part, expected in (
-        (SUPPORTED, ("reproduced", ())),
-        (LOST, ("contradicted", ("quality lost",))),
-        (OPEN, ("inconclusive", ("quality open",))),
-    ):
-        joined = join(time, no_loss(CLAIM, part, SOUND), quantifier="typical")
-        assert (joined.word, joined.remarks) == expected
-
-
 def words(text: str, **more: object) -> Verdict:
     """The verdict `word, remark, remark`."""
     word, *remarks = text.split(", ")
@@ -145,8 +134,7 @@ def test_a_join_tells_how_many_runs_decide_what_is_open() -> None:
 
 
 def test_the_difference_of_the_metric_is_arm_minus_baseline() -> None:
-    found = difference([75.0, 75.4, 74.6, 75.2, 74.8], [74.0, 74.4, 73.6, 74.2, 73.8])
-    assert found is not None
+    found = there(difference([75.0, 75.4, 74.6, 75.2, 74.8], [74.0, 74.4, 73.6, 74.2, 73.8]))
     assert found.difference == pytest.approx(-1.0)
     # Both sd .31623, so the half-width is 2.306 · .2.
     assert (found.interval.low, found.interval.high) == pytest.approx((-1.4612, -0.5388), abs=1e-4)
@@ -157,8 +145,7 @@ def test_the_difference_of_the_metric_is_arm_minus_baseline() -> None:
 
 
 def test_open_quality_is_told_the_smallest_number_of_runs() -> None:
-    found = difference([75.0, 75.4, 74.6, 75.2, 74.8], [74.9, 75.3, 74.5, 75.1, 74.7])
-    assert found is not None
+    found = there(difference([75.0, 75.4, 74.6, 75.2, 74.8], [74.9, 75.3, 74.5, 75.1, 74.7]))
     answer = no_loss(CLAIM, found.interval, SOUND, forecast=found.with_runs)
     assert (answer.word, answer.smallest_n) == ("inconclusive", 7)
     assert no_loss(CLAIM, found.interval, SOUND, diverged=True, forecast=found.with_runs).smallest_n is None
@@ -181,6 +168,6 @@ def test_quality_at_one_time_uses_the_last_evaluation_by_then() -> None:
 )
 def test_quality_at_one_time_needs_steps_of_equal_length(steps: Interval | None, word: str) -> None:
     claim = Hypothesis(headline="quality_at_time")
-    found = quality_at_time(claim, Interval(0.3, 0.9), SOUND, fresh_difference=0.2, step_ratio=steps)
+    found = better(claim, Interval(0.3, 0.9), at_equal_time(SOUND, steps), fresh_difference=0.2)
     assert found.word == word
     assert (word == "no verdict") == any("times per step" in reason for reason in found.reasons)

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from sharing import there
 
 from daso_bench.runner.records.target_crossing import crossing
 from daso_bench.runner.report.statistics.reached import (
@@ -62,17 +63,14 @@ def test_all_reached_is_the_plain_ratio() -> None:
 
 
 def test_failures_of_the_baseline_leave_the_upper_end_open() -> None:
-    found = compare(ONE_FAILED, runs(80, 84, 76, 86, 75))
-    at_budget = welch(Times((100, 110, 120, 130, 200)), Times((80, 84, 76, 86, 75)))
-    assert found is not None
-    assert at_budget is not None
+    found = there(compare(ONE_FAILED, runs(80, 84, 76, 86, 75)))
+    at_budget = there(welch(Times((100, 110, 120, 130, 200)), Times((80, 84, 76, 86, 75))))
     assert (found.side, found.point, found.p_no_gain) == ("≥", at_budget.point, at_budget.p_no_gain)
     assert found.interval == Interval(at_budget.low, math.inf)
 
 
 def test_failures_of_the_arm_leave_the_lower_end_open_and_show_no_gain() -> None:
-    found = compare(runs(180, 184, 176, 186, 175), ONE_FAILED)
-    assert found is not None
+    found = there(compare(runs(180, 184, 176, 186, 175), ONE_FAILED))
     assert (found.side, found.low, found.p_no_gain, found.with_runs(20).low) == ("≤", 0, 1, 0)
     assert found.high < math.inf
     assert compare(ONE_FAILED, ONE_FAILED) is None
@@ -86,15 +84,11 @@ def test_failures_do_not_thin_the_grid_variance() -> None:
         log_widths=(0.1,) * 3,
     )
     arm = Reached(seconds=(80.0,) * 3, met=(True,) * 3, budget_s=100.0, log_widths=(0.05,) * 3)
-    found = compare(base, arm)
-    assert found is not None
+    found = there(compare(base, arm))
     assert found.estimate.variances == pytest.approx((0.1**2 / 12, 0.05**2 / 12))
 
 
 def test_the_width_of_a_crossing_is_the_interval_it_lies_in() -> None:
     rows = [{"train_s": 90.0 * k, "samples": k, "accuracy": 0.2 * k} for k in range(1, 5)]
-    later, first = crossing(rows, 0.4), crossing(rows, 0.2)
-    assert later is not None
-    assert first is not None
-    assert log_width(later) == pytest.approx(math.log(2))
-    assert log_width(first) == math.inf
+    assert log_width(there(crossing(rows, 0.4))) == pytest.approx(math.log(2))
+    assert log_width(there(crossing(rows, 0.2))) == math.inf

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from sharing import there
 from simulated_studies import (
     Shares,
     Studies,
@@ -125,14 +126,9 @@ def test_at_most_5_of_100_placebos_are_different_and_none_reproduces_a_made_up_c
     different = 0
     for _ in range(100):
         base, fresh, placebo = (Times(tuple(np.exp(draw_logs(rng, (1, 5), 0.05)[0]))) for _ in range(3))
-        ratio = welch(base, placebo)
-        clock, fresh_seeds = (
-            clock_floor((rng.standard_normal(5) * 0.007).tolist()),
-            fresh_floor(welch(base, fresh)),
-        )
-        assert ratio is not None
-        assert clock is not None
-        assert fresh_seeds is not None
+        ratio = there(welch(base, placebo))
+        clock = there(clock_floor((rng.standard_normal(5) * 0.007).tolist()))
+        fresh_seeds = there(fresh_floor(welch(base, fresh)))
         different += bool(placebo_differs(ratio.low, ratio.high, max(clock.value, fresh_seeds.value)))
         known = Conditions(runs=5, noise=NoiseFloor(clock=clock, fresh=fresh_seeds))
         word = ratio_verdict(Hypothesis(value=1.5), ratio.interval, known).word
@@ -149,11 +145,8 @@ def test_simulated_studies_are_scored_as_single_ones_are() -> None:
     low, high = made.interval()
     for row in range(20):
         sides = [Times(tuple(np.exp(logs[row]))) for logs in (base, fresh)]
-        mine = welch(sides[0], Times(tuple(np.exp(arm[row])), tuple(widths[row])))
-        clock, fresh_seeds = clock_floor(list(deltas[row])), fresh_floor(welch(*sides))
-        assert mine is not None
-        assert clock is not None
-        assert fresh_seeds is not None
+        mine = there(welch(sides[0], Times(tuple(np.exp(arm[row])), tuple(widths[row]))))
+        clock, fresh_seeds = there(clock_floor(list(deltas[row]))), there(fresh_floor(welch(*sides)))
         assert (low[row], high[row]) == pytest.approx((mine.low, mine.high))
         assert (made.clock_floor[row], made.fresh_floor[row]) == pytest.approx(
             (clock.value, fresh_seeds.value)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sharing import there
 from simulated_studies import wrong
 
 from daso_bench.runner.report.statistics import verdict
@@ -242,9 +243,7 @@ def spread_ratio(ratio: float, sd: float, runs: int = 5) -> Ratio:
     """A study whose ratio and sample standard deviation of ln T are exactly these."""
     steps = [sd * math.sqrt((runs - 1) / 2) * sign for sign in (-1, 1)] + [0.0] * (runs - 2)
     arm = Times(tuple(math.exp(step) for step in steps))
-    found = welch(Times(tuple(ratio * time for time in arm.seconds)), arm)
-    assert found is not None
-    return found
+    return there(welch(Times(tuple(ratio * time for time in arm.seconds)), arm))
 
 
 @pytest.mark.parametrize(
