@@ -88,13 +88,14 @@ def machine_facts(results_dir: Path, launcher: str | None = None) -> MachineFact
         ping = pool.submit(_run, "scontrol", "ping")
         emulation_error = pool.submit(impossible)
         facts = process_facts(results_dir)
-        error = emulation_error.result()
+        error, sbatch = emulation_error.result(), version.result()
+        lines = sbatch.stdout.strip().splitlines() if sbatch is not None and sbatch.returncode == 0 else []
         torchrun = Path(sys.executable).parent / "torchrun"  # of this environment, before that of the PATH
         return MachineFacts(
             **replace(facts, torch=torch.result()).as_row(),
             launcher=launcher,
             commands={name: shutil.which(name) for name in SLURM_COMMANDS},
-            slurm={"version": _first_line(version.result()), "controller": _controller(ping.result())},
+            slurm={"version": next(iter(lines), None), "controller": _controller(ping.result())},
             submitit=installed("submitit"),
             torchrun=str(torchrun) if torchrun.is_file() else shutil.which("torchrun"),
             emulation={"error": error, "netem": error is None and has_netem()},
@@ -126,11 +127,6 @@ def _run(*command: str) -> subprocess.CompletedProcess[str] | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-
-
-def _first_line(done: subprocess.CompletedProcess[str] | None) -> str | None:
-    lines = done.stdout.strip().splitlines() if done is not None and done.returncode == 0 else []
-    return lines[0] if lines else None
 
 
 def _controller(done: subprocess.CompletedProcess[str] | None) -> str:
