@@ -149,13 +149,13 @@ def run_table(status: Mapping[str, Any]) -> Table:
     table.add_column(overflow="fold")
     summary = status.get("summary") or {}
     figures, headline, target = _figures(status), _headline(_finals(status)), summary.get("target")
-    share = isinstance(target, int | float) and 0 < target <= 1
+    is_share = isinstance(target, int | float) and 0 < target <= 1
     rows = [
         ("status", str(status.get("status"))),
         ("reason", str(status.get("reason") or _MISSING)),
         (f"final {headline}", figures["judged"]),
         (f"best {headline}", _with(percent, summary.get(f"best_{headline}"))),
-        (f"time to {percent(target) if share else target}", figures["to target"]),
+        (f"time to {_with(percent, target) if is_share else target}", figures["to target"]),
         ("training time", figures["train"]),
         ("samples/s", figures["samples/s"]),
         ("bytes between nodes", figures["inter"]),
