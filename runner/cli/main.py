@@ -138,19 +138,17 @@ def help_text() -> str:
     choices = ""
     for group in groups.GROUPS:
         names = list(groups.entries(group))
-        shown = names if len(names) <= groups.MANY else [*_some(names), f"... ({len(names)} in all)"]
+        if len(names) > groups.MANY:
+            known = ("small_cnn", "mlp", "resnet18", "resnet50", "vgg16")
+            some = [name for name in known if name in names] or names[:5]
+            names = [*some, f"... ({len(names)} in all)"]
         name = "+study" if group == "study" else group
-        lines = textwrap.wrap(", ".join(shown), 105, break_on_hyphens=False)
+        lines = textwrap.wrap(", ".join(names), 105, break_on_hyphens=False)
         choices += "".join(
             f"  {word:<10} {line}\n" for word, line in zip_longest([name], lines, fillvalue="")
         )
     plurals = textwrap.wrap(", ".join(groups.plural(group) for group in groups.GROUPS), 80)
     return _HELP.format(version=__version__, plurals=f"\n{38 * ' '}".join(plurals), choices=choices).rstrip()
-
-
-def _some(names: Sequence[str]) -> list[str]:
-    known = ("small_cnn", "mlp", "resnet18", "resnet50", "vgg16")
-    return [name for name in known if name in names] or list(names[:5])
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:

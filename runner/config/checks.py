@@ -7,14 +7,14 @@ raises ConfigError.
 from collections.abc import Callable
 
 from ...datasets.sampler import Sampler
-from ...models.spec import InputSpec, Model, Sized
+from ...models.spec import InputSpec, Sized
 from ...strategies.base import AsynchronousStrategy, Strategy
 from ...strategies.errors import ConfigError, unknown, within
 from .launchers import LauncherConfig
 from .model_building import built, input_spec, normalises
 from .parts import RunParts
 from .reader_config import PackedReader, path_of, reads
-from .tasks import METRICS, Classification, Task, check_top5, kind_of
+from .tasks import METRICS, Classification, check_top5, kind_of
 
 
 def check(run: RunParts) -> None:
@@ -177,21 +177,15 @@ def check_task(run: RunParts) -> None:
             f"train.label_smoothing={train.label_smoothing}: is for classification, the data set for "
             f"{kind.name}; set it to 0"
         )
-    if not run.launcher.timing_only:
-        _check_model_task(run.model, kind)
-    classes = run.dataset.info().classes
-    if classes is not None:
-        check_top5(train.target_metric, classes)
-
-
-def _check_model_task(model: Model, kind: type[Task]) -> None:
-    model_kind = kind_of(model.task, "model")
-    if model_kind is not kind:
+    if not run.launcher.timing_only and (model_kind := kind_of(run.model.task, "model")) is not kind:
         raise ConfigError(
-            f"model={getattr(model, 'name', type(model).__name__)}: is for {model_kind.name}, "
+            f"model={getattr(run.model, 'name', type(run.model).__name__)}: is for {model_kind.name}, "
             f"the data set for {kind.name}; `daso-bench list models` says what each is for (a class of your "
             f'own says task = "{kind.name}")'
         )
+    classes = run.dataset.info().classes
+    if classes is not None:
+        check_top5(train.target_metric, classes)
 
 
 def check_batches(run: RunParts, spec: Callable[[], InputSpec] | None = None) -> None:

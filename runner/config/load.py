@@ -98,7 +98,9 @@ def from_composed(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> RunConfig:
     model = _part(tree, "model", Model, "a method build")
     strategy = typed(strategy_class.Config, tree["strategy"], "strategy")
     dataset = dataset_of(tree, cwd)
-    seed = tree["seed"]
+    seed, cluster = tree["seed"], tree["cluster"]
+    if isinstance(cluster, Mapping) and "device" in cluster:
+        cluster = {**cluster, "device": _with_absolute(cluster["device"], ("trace",), cwd)}
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise ConfigError(f"seed={shown(seed)}: must be a whole number")
     config = RunConfig(
@@ -109,7 +111,7 @@ def from_composed(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> RunConfig:
         reader=reader_of(tree, cwd),
         optimizer=_part(tree, "optimizer", Optimizer, "a method build"),
         schedule=_part(tree, "schedule", Schedule, "a method factor"),
-        cluster=typed(ClusterConfig, _traced(tree["cluster"], cwd), "cluster"),
+        cluster=typed(ClusterConfig, cluster, "cluster"),
         launcher=_launcher(tree["launcher"]),
         train=typed(TrainConfig, _auto_filled(tree["train"], model, dataset, seed), "train"),
         seed=seed,
@@ -125,10 +127,7 @@ def dataset_of(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> Dataset:
 
     Raises ConfigError.
     """
-    keys = plain(cfg)["dataset"]
-    if isinstance(keys, Mapping):
-        folders = {key: str(_absolute(str(keys[key]), cwd)) for key in ("root", "prepared") if keys.get(key)}
-        keys = {**keys, **folders}
+    keys = _with_absolute(plain(cfg)["dataset"], ("root", "prepared"), cwd)
     return _part({"dataset": keys}, "dataset", Dataset, "a method load")
 
 
@@ -137,11 +136,8 @@ def reader_of(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> ReaderConfig:
 
     Raises ConfigError.
     """
-    keys = plain(cfg)["reader"]
-    if isinstance(keys, Mapping) and keys.get("path"):
-        keys = {**keys, "path": str(_absolute(str(keys["path"]), cwd))}
-    kind = locate_target(keys, "reader")
-    return typed(kind, keys, "reader")
+    keys = _with_absolute(plain(cfg)["reader"], ("path",), cwd)
+    return typed(locate_target(keys, "reader"), keys, "reader")
 
 
 def _asked_twice(first: RunConfig, second: RunConfig) -> ConfigError:
@@ -208,12 +204,11 @@ def _absolute(text: str, cwd: Path) -> Path:
         raise ConfigError(f"{text}: {error}") from error
 
 
-def _traced(cluster: Any, cwd: Path) -> Any:
-    """The cluster with `device.trace` (if there is one) absolute."""
-    device = cluster.get("device") if isinstance(cluster, Mapping) else None
-    if not isinstance(device, Mapping) or not device.get("trace"):
-        return cluster
-    return {**cluster, "device": {**device, "trace": str(_absolute(str(device["trace"]), cwd))}}
+def _with_absolute(keys: Any, names: Sequence[str], cwd: Path) -> Any:
+    """`keys` with those paths among them absolute that are given."""
+    if not isinstance(keys, Mapping):
+        return keys
+    return {**keys, **{name: str(_absolute(str(keys[name]), cwd)) for name in names if keys.get(name)}}
 
 
 def in_its_role(config: RunConfig) -> RunConfig:

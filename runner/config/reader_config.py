@@ -15,8 +15,6 @@ from ...datasets.packed.record_order import RecordOrder, Stretch, chunked_order
 from ...strategies.errors import ConfigError, above, at_least, within
 from .launchers import LauncherConfig
 
-MOST_BATCHES = 1024  # read ahead; far more than helps
-MOST_MIB = 2**20
 CHUNKS_A_NODE = 4  # at least: of so many each node draws its samples anew for each epoch
 ReaderOf = Callable[[Packed, Iterable[Stretch], int, CounterTally], Reader]
 """Makes the reader of a file of rank, or where one feeds all ranks of a node of node, of that number."""
@@ -55,7 +53,7 @@ class PackedReader(ABC):
     def __post_init__(self) -> None:
         if self.shuffle_seed is not None:
             at_least("reader.shuffle_seed", self.shuffle_seed, 0)
-        within("reader.prefetch_batches", self.prefetch_batches, 1, MOST_BATCHES)
+        within("reader.prefetch_batches", self.prefetch_batches, 1, 1024)  # far more than helps
         if self.cold and self.warm:
             raise ConfigError("reader.cold=true, reader.warm=true: the cache is one or the other; take one")
 
@@ -148,7 +146,7 @@ class ChunkedShuffle(PackedReader):
     def __post_init__(self) -> None:
         super().__post_init__()
         above("reader.chunk_mib", self.chunk_mib, 0)
-        within("reader.chunk_mib", self.chunk_mib, 0, MOST_MIB)
+        within("reader.chunk_mib", self.chunk_mib, 0, 2**20)
         at_least("reader.window_chunks", self.window_chunks, 1)
 
     @property
@@ -163,13 +161,12 @@ class ChunkedShuffle(PackedReader):
     def check(self, packed: Packed, nodes: int) -> None:
         """With few chunks a node would have much the same samples in every epoch."""
         count, needed = len(self.chunks(packed)), CHUNKS_A_NODE * nodes
-        if nodes == 1 or count >= needed:
-            return
-        raise ConfigError(
-            f"reader.chunk_mib={self.chunk_mib:g}: makes {count} chunks of the {len(packed)} records of "
-            f"{packed.path}, and {nodes} nodes need {needed} ({CHUNKS_A_NODE} each), or a node has much the "
-            "same samples in every epoch; take smaller chunks, or another reader"
-        )
+        if nodes > 1 and count < needed:
+            raise ConfigError(
+                f"reader.chunk_mib={self.chunk_mib:g}: makes {count} chunks of the {len(packed)} records of "
+                f"{packed.path}, and {nodes} nodes need {needed} ({CHUNKS_A_NODE} each), or a node has much "
+                "the same samples in every epoch; take smaller chunks, or another reader"
+            )
 
     def order(self, packed: Packed, seed: int) -> RecordOrder:
         return chunked_order(self.chunks(packed), seed, self.window_chunks)

@@ -148,13 +148,14 @@ def run_table(status: Mapping[str, Any]) -> Table:
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     summary = status.get("summary") or {}
-    figures, headline = _figures(status), _headline(_finals(status))
+    figures, headline, target = _figures(status), _headline(_finals(status)), summary.get("target")
+    is_share = isinstance(target, int | float) and 0 < target <= 1
     rows = [
         ("status", str(status.get("status"))),
         ("reason", str(status.get("reason") or _MISSING)),
         (f"final {headline}", figures["judged"]),
         (f"best {headline}", _with(percent, summary.get(f"best_{headline}"))),
-        (f"time to {_target(summary.get('target'))}", figures["to target"]),
+        (f"time to {_with(percent, target) if is_share else target}", figures["to target"]),
         ("training time", figures["train"]),
         ("samples/s", figures["samples/s"]),
         ("bytes between nodes", figures["inter"]),
@@ -301,10 +302,6 @@ def _finals(status: Mapping[str, Any]) -> dict[str, Any]:
     """The summary's final numbers by the metric's name."""
     summary = status.get("summary") or {}
     return {key.removeprefix("final_"): value for key, value in summary.items() if key.startswith("final_")}
-
-
-def _target(value: Any) -> str:
-    return percent(value) if isinstance(value, int | float) and 0 < value <= 1 else str(value)
 
 
 def _notes(status: Mapping[str, Any]) -> list[str]:

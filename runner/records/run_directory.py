@@ -270,17 +270,12 @@ class RunDirectory:
 
     def _locked(self) -> bool:
         try:
-            descriptor = os.open(self.path / ".lock", os.O_RDONLY)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            with open(self.path / ".lock", "rb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
         except OSError:
-            return False  # no locks here: then `lock` has refused to run anything
-        finally:
-            os.close(descriptor)
+            pass  # no such file, or no locks here: then `lock` has refused to run anything
         return False
 
 

@@ -17,15 +17,14 @@ from ..machine.folders import check_folder
 from ..records import display
 from ..records.run_directory import OK, RunDirectory
 
-_LEVELS = ("*/status.json", "*/*/status.json")  # of a study, of a results folder
-
 
 def runs_below(folder: Path) -> list[RunDirectory]:
     """The run at `folder`, or all runs of that study or results folder. Raises ConfigError if none."""
     check_folder(folder)
     if (folder / "status.json").is_file() or (folder / "config.yaml").is_file():
         return [RunDirectory.open(folder)]
-    paths = sorted(file.parent for level in _LEVELS for file in folder.glob(level))
+    levels = ("*/status.json", "*/*/status.json")  # of a study, of a results folder
+    paths = sorted(file.parent for level in levels for file in folder.glob(level))
     if not paths:
         raise ConfigError(f"{folder}: no run in it, nor in a folder one or two levels below")
     return [RunDirectory(path) for path in paths]

@@ -87,8 +87,7 @@ class Tuning:
         return [trial for trial in self.trials if trial.arm is arm]
 
 
-Results = Mapping[str, Sequence[Trial]]
-"""By arm, its trials with their results, in their order."""
+Results = Mapping[str, Sequence[Trial]]  # by arm, its trials with their results, in their order
 
 
 def tune(

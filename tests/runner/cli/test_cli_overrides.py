@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from daso_bench.runner.config.overrides import key_of, quote_text, spelling
+from daso_bench.runner.config.overrides import quote_text, spelling
 
 PARSER = OverridesParser.create()
 
@@ -73,7 +73,3 @@ def test_the_spelling_that_works_does_work(text: str) -> None:
     """Through the shell's quoting, then Hydra's, then OmegaConf's."""
     (word,) = shlex.split(spelling(f"train.target={text}"))
     assert read(word) == text
-
-
-def test_the_key_of_a_word() -> None:
-    assert [key_of(word) for word in ("a.b=c=d", "+a=1", "++a=1", "~a", "a")] == ["a.b", "a", "a", "a", "a"]

@@ -54,16 +54,8 @@ def test_a17_a_last_batch_of_one_and_batch_norm(strategy: str):
 
     batches of 16 and 17, nobody gets a single sample, nothing is left out.
     """
-    cfg = config(
-        strategy,
-        keys=STRATEGIES[strategy],
-        ranks=[1, 1],
-        model=Awkward(),
-        dataset=Blobs(samples=33),
-        epochs=3,
-        global_batch_size=16,
-    )
-    done = run(cfg)
+    keys: dict[str, Any] = {"ranks": [1, 1], "model": Awkward(), "dataset": Blobs(samples=33)}
+    done = run(config(strategy, keys=STRATEGIES[strategy], epochs=3, global_batch_size=16, **keys))
     summary = done.results[0].summary
     assert (summary["status"], summary["steps"], summary["left_out_samples"]) == ("finished", 6, 0)
     assert done.contexts[0].progress.samples == 99
@@ -78,11 +70,8 @@ def test_a24_warm_up_is_not_repeated_by_a_restart(tmp_path: Path):
     assert resumed.metrics.rows[0]["step"] == 15
     phases = [row["strategy"]["phase"] for row in resumed.metrics.rows if row["kind"] == "epoch"]
     assert phases == ["cycling", "cycling", "cool-down"]
-    assert resumed.results[0].summary["strategy"]["steps_of_phase"] == {
-        "warm-up": 12,
-        "cycling": 12,
-        "cool-down": 6,
-    }
+    steps = resumed.results[0].summary["strategy"]["steps_of_phase"]
+    assert steps == {"warm-up": 12, "cycling": 12, "cool-down": 6}
 
 
 @pytest.mark.parametrize("samples", [80, 16, 32])

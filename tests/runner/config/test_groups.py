@@ -31,9 +31,8 @@ def test_a_group_is_listed_by_singular_and_plural_with_its_default() -> None:
 
 def test_a_folder_of_ones_own_comes_first(tmp_path: Path) -> None:
     (tmp_path / "strategy").mkdir()
-    (tmp_path / "strategy" / "mine.yaml").write_text(
-        "# @package _global_\n#\n# of my own\n_target_: a.B\nx: 1\n"
-    )
+    text = "# @package _global_\n#\n# of my own\n_target_: a.B\nx: 1\n"
+    (tmp_path / "strategy" / "mine.yaml").write_text(text)
     (tmp_path / "strategy" / "bare.yaml").write_text("x: 1\n")
     entries = groups.entries("strategy", [tmp_path])
     assert entries["mine"] == "of my own"

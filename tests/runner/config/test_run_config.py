@@ -125,13 +125,8 @@ def test_every_default_of_the_yaml_is_the_default_of_the_class() -> None:
 
 def test_yaml_keys_are_the_fields() -> None:
     composed = tree()
-    for group, kind in [
-        ("train", TrainConfig),
-        ("run", RunInfo),
-        ("study", StudyInfo),
-        ("cluster", ClusterConfig),
-        ("launcher", LocalConfig),
-    ]:
+    kinds = {"train": TrainConfig, "run": RunInfo, "study": StudyInfo, "launcher": LocalConfig}
+    for group, kind in {**kinds, "cluster": ClusterConfig}.items():
         names = [field.name for field in dataclasses.fields(kind)]
         shown = [n for n in composed[group] if n != "device"]
         assert shown == [n for n in names if n not in HARDWARE]

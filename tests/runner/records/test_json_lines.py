@@ -45,9 +45,7 @@ def test_odd_numbers_survive_valid_json(tmp_path: Path, odd: float) -> None:
     assert row["nested"]["list"][1] == 1.5
 
 
-def torn() -> str:
-    line = json.dumps({"step": 2, "acc": 0.2})
-    return f'{{"step": 1, "acc": 0.1}}\n{line}{line}\n{{"step": 3'
+TORN = '{"step": 1, "acc": 0.1}\n{"step": 2, "acc": 0.2}{"step": 2, "acc": 0.2}\n{"step": 3'
 
 
 @pytest.mark.parametrize(
@@ -57,7 +55,7 @@ def torn() -> str:
 )
 def test_torn_file(tmp_path: Path, tail: str, steps: list[int], last: bool) -> None:
     path = tmp_path / "torn.jsonl"
-    path.write_text(torn() + tail)
+    path.write_text(TORN + tail)
     read = read_records(path)
     assert [row["step"] for row in read.rows] == steps
     where = "last line" if last else "DAMAGE IN THE MIDDLE"
@@ -80,7 +78,7 @@ def test_what_is_no_record_is_reported_and_passed_over(tmp_path: Path, line: byt
 
 def test_appending_starts_on_a_fresh_line(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
-    path.write_text(torn())
+    path.write_text(TORN)
     with RecordWriter(path) as writer:
         writer.write({"step": 4})
         assert path.read_text().endswith('{"step": 4}\n'), (
