@@ -37,7 +37,8 @@ def both(strategy: str, keys: dict[str, Any], **more: Any) -> list[SimulatedRun]
 )
 def test_training_is_the_same_up_to_rounding(strategy: str, keys: dict[str, Any]):
     ours, theirs = both(strategy, keys)
-    assert_close(*(done.contexts[1].replica.model.state_dict() for done in (ours, theirs)), 1e-9)
+    mine, other = (done.contexts[1].replica.model.state_dict() for done in (ours, theirs))
+    assert_close(mine, other, 1e-9)
     kernels = [p for p in ours.contexts[1].replica.parameters.tensors if p.dim() == 4]
     assert all(kernel.is_contiguous(memory_format=LAST) for kernel in kernels)
     assert not all(kernel.is_contiguous() for kernel in kernels)
