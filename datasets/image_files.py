@@ -139,11 +139,9 @@ def decode_mask(path: str, label_of: dict[int, int]) -> Tensor:
 class MaskedFiles:
     """Like `MaskedSplit`, but reads its files when a batch is asked for.
 
-    root: folder that paths are relative to; shape: of an image in a batch, [C, h, w]; paths [M]: the images;
-    mask_of: from the path of an image to that of its mask; rules: from file to pixels; label_of: as of
-    `decode_mask`; transform: an image uint8 [C, H, W] of any size and its mask uint8 [H, W] to those of one
-    size; normalise: uint8 [b, C, h, w] to float32; change: replaces transform in training, may draw from
-    torch's generator (`own_draws`). All are picklable.
+    root, shape, rules, normalise, change: as of `ImageFiles`; paths [M]: the images; mask_of: from the path
+    of an image to that of its mask; label_of: as of `decode_mask`; transform: an image uint8 [C, H, W] of any
+    size and its mask uint8 [H, W] to those of one size. All are picklable.
     """
 
     root: str

@@ -132,12 +132,9 @@ class Sampler:
             self._cuts.clear()
             self._cut_by = shares
         key = self.sizes(batch), minimum
-        cut = self._cuts.get(key)
-        if cut is None:
-            cut = self._cuts[key] = self._new_cut(key[0], shares, minimum)
-        return cut
-
-    def _new_cut(self, size: int, shares: Sequence[float] | None, minimum: int) -> "Cut":
+        if key in self._cuts:
+            return self._cuts[key]
+        size = key[0]
         by_rank = (1.0,) * self.ranks if shares is None else tuple(shares)
         if len(by_rank) != self.ranks:
             raise ValueError(f"{len(by_rank)} shares: must be one for each of {self.ranks} ranks")
@@ -145,7 +142,8 @@ class Sampler:
         by_piece = by_rank[-shift:] + by_rank[:-shift] if shift else by_rank
         all_get = self.short_batch == "join" and minimum * self.ranks <= size
         pieces = _without_crumbs(split(size, by_piece, minimum=minimum if all_get else 0), minimum)
-        return _shifted(pieces, shift)
+        cut = self._cuts[key] = _shifted(pieces, shift)
+        return cut
 
 
 Cut = tuple[tuple[int, ...], tuple[int, ...]]

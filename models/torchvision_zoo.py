@@ -148,8 +148,7 @@ class TorchvisionSegmentation(Model):
     """A segmentation model of torchvision, without auxiliary classifier; logits have the size of the images.
 
     name: as in `torchvision.models.list_models(module=torchvision.models.segmentation)`;
-    zero_init_residual: the last norm of each block of a ResNet backbone starts at zero, so that it starts as
-    the identity (Goyal et al. 2017, arXiv:1706.02677, section 5.1); no effect on other backbones.
+    zero_init_residual: blocks of a ResNet backbone start as the identity; no effect on other backbones.
     """
 
     suggested_epochs: ClassVar[int] = 6  # for `train.epochs=auto`

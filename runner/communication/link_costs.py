@@ -55,8 +55,7 @@ class Network(ABC):
 class AlphaBeta(Network):
     """One α and β for each class of links; each node has one link to the others. Default: all is free.
 
-    All-reduce costs a ring's 2(n-1)·α + 2(n-1)/n · bytes/β, broadcast and reduce a pipelined tree's ⌈log2
-    n⌉·α + bytes/β.
+    Costs are those of a ring, for broadcast and reduce those of a pipelined tree (see the module).
     """
 
     intra_latency_s: float = 0.0
@@ -106,7 +105,7 @@ class ClusterNetwork(Network):
         nodes = len(cards)
         most = max(Counter(self.topology.node_of_rank[member] for member in members).values())
         if nodes == 1:
-            took = _nanoseconds(*_timed(intra, *ring(verb, len(members), payload)))
+            took = round(_seconds(intra, *ring(verb, len(members), payload)) * 1e9)
             return Cost(took, directed(verb, [("rank", member) for member in members]) if took else ())
         rate = inter.bytes_per_s * min(len(held) * self._speed(node) for node, held in cards.items())
         alpha = inter.latency_us / 1e6
@@ -121,11 +120,11 @@ class ClusterNetwork(Network):
             levels = math.ceil(math.log2(nodes)) * alpha + math.ceil(math.log2(most)) * intra.latency_us / 1e6
             ways = {"ring": flat, "tree": 2 * levels + volume / slowest, "hierarchical": flat}
             if most > 1:
-                inside = sum(_timed(intra, *ring("all_reduce", most, payload)))
+                inside = _seconds(intra, *ring("all_reduce", most, payload))
                 messages, volume = ring("all_reduce", nodes, payload)
                 ways["hierarchical"] = inside + messages * alpha + volume / rate
             seconds = min(ways.values()) if links.algorithm == "auto" else ways[links.algorithm]
-        took = _nanoseconds(seconds)
+        took = round(seconds * 1e9)
         held = [(node, card) for node, of_node in cards.items() for card in of_node]
         return Cost(took, directed(verb, held) if took else ())
 
@@ -164,10 +163,6 @@ def ring(verb: str, members: int, payload: int) -> tuple[int, float]:
     }.get(verb, (tree, float(payload)))
 
 
-def _timed(link: LinkConfig, messages: int, volume: float) -> tuple[float, float]:
-    """Seconds of latency and of transfer."""
-    return messages * link.latency_us / 1e6, volume / link.bytes_per_s
-
-
-def _nanoseconds(*seconds: float) -> int:
-    return round(sum(seconds) * 1e9)
+def _seconds(link: LinkConfig, messages: int, volume: float) -> float:
+    """Latency and transfer."""
+    return messages * link.latency_us / 1e6 + volume / link.bytes_per_s

@@ -193,12 +193,6 @@ class Traffic:
         self.blocked_on[booked] -= transfer
         self.blocked_on[self._link_of_key(key)] += transfer
 
-    def summed(self, link: str, nanoseconds: int) -> None:
-        """Count arithmetic of this rank for a sum over `link`, in which it waited for no other rank."""
-        if self.training:
-            self.blocked_ns += nanoseconds
-            self.blocked_on[link] += nanoseconds
-
     def _link_of_key(self, key: int) -> str:
         """The class of links of a collective; of messages and helper threads it is unknown: the widest."""
         return self._link_of.get(key >> 32, LINKS[self.topology.nodes > 1])
@@ -275,8 +269,10 @@ class CountedCommunicator(Communicator):
             yield
         finally:
             traffic.summing = before
-        if self.host_waits:  # else a GPU computes, and the host goes on
-            traffic.summed(link, self.now() - entered - (traffic.blocked_ns - blocked))
+        if self.host_waits and traffic.training:  # where a GPU computes, the host goes on
+            arithmetic_ns = self.now() - entered - (traffic.blocked_ns - blocked)
+            traffic.blocked_ns += arithmetic_ns
+            traffic.blocked_on[link] += arithmetic_ns
 
 
 def ring_bytes(verb: str, members: int, payload: int, distance: int) -> int:

@@ -120,9 +120,7 @@ class SimulatedCommunicator(CountedCommunicator):
         for payload in payloads:
             self.traffic.count("all_reduce", "gradients", members, payload)
         key = self.traffic.launch("gradients", members, self.now())
-        sums = self.simulator.enter_buckets(
-            self.rank, _key(members, key), members, give, payloads, times, "gradients"
-        )
+        sums = self.simulator.enter_buckets(self.rank, _key(members, key), members, give, payloads, times)
         return BucketWork(self, sums, key)
 
     def shared(self, numel: int, dtype: torch.dtype, group: Group) -> Tensor:

@@ -302,7 +302,6 @@ class SimulatedReplica(Replica):
         return len(self._in_vector) > 0 and self.parameters.tensors[0].grad is self._in_vector[0]
 
     def _start_sum(self, flat: Tensor, index: int) -> Work:
-        """Start the sum of a bucket of `flat`."""
         averaging, comm, bucket = self.averaging, self.comm, self._buckets[index]
         assert averaging.group is not None
         reduction, before = averaging.reduction, self._line

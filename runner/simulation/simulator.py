@@ -57,10 +57,12 @@ class BucketSums:
     for, by when all members have entered.
     """
 
-    def __init__(self, verb: str, members: tuple[int, ...], payloads: Sequence[int]) -> None:
-        self.verb, self.members, self.payloads = verb, members, payloads
+    verb = "all_reduce"
+
+    def __init__(self, members: tuple[int, ...], payloads: Sequence[int]) -> None:
+        self.members, self.payloads = members, payloads
         self.entered: dict[int, Any] = {}
-        self.parts = [Collective(verb, members, self.entered) for _ in payloads]
+        self.parts = [Collective(self.verb, members, self.entered) for _ in payloads]
         self.ready = [0] * len(payloads)
         self._total: Any = None
 
@@ -197,12 +199,11 @@ class Simulator:
         what: Any,
         payloads: Sequence[int],
         times: Sequence[int],
-        channel: str,
     ) -> BucketSums:
-        """`rank` enters all-reduces over `members`: part k of `payloads[k]` bytes at `times[k]` >= now."""
+        """`rank` enters sums of gradients: part k of `payloads[k]` bytes at `times[k]` >= now."""
         sums = self._operations.get(key)
         if sums is None:
-            sums = self._operations[key] = BucketSums("all_reduce", members, payloads)
+            sums = self._operations[key] = BucketSums(members, payloads)
         elif type(sums) is not BucketSums or (sums.members, sums.payloads) != (members, payloads):
             raise _disagreement(rank, f"{len(payloads)} all_reduce", members, sums)
         sums.entered[rank] = what
@@ -211,9 +212,9 @@ class Simulator:
             del self._operations[key]
             for part, payload, ready in zip(sums.parts, payloads, sums.ready, strict=True):
                 if ready <= self.now:
-                    self._carry(part, payload, channel)
+                    self._carry(part, payload, "gradients")
                 else:
-                    self._push(ready, partial(self._carry, part, payload, channel))
+                    self._push(ready, partial(self._carry, part, payload, "gradients"))
         return sums
 
     def _carry(self, operation: Collective, payload: int, channel: str) -> None:

@@ -71,7 +71,10 @@ class GradientPool:
         if pending.loss is None:
             waiting, self._waiting = self._waiting, []
             for stack in _alike(waiting):
-                if self._can_be_stacked(stack[0]):
+                shapes = (stack[0].inputs.shape, stack[0].targets.shape)
+                if shapes not in self._stackable:
+                    self._stackable[shapes] = self._try(stack[0])
+                if self._stackable[shapes]:
                     gradients, losses = self._stack(stack)
                     self._hand_out(stack, gradients, losses)
                     self._tick()
@@ -132,12 +135,6 @@ class GradientPool:
         torch._foreach_copy_(into, of)  # pyright: ignore[reportPrivateImportUsage] (no public name)
         for step, loss in zip(steps, losses.unbind(0), strict=False):
             step.loss = loss
-
-    def _can_be_stacked(self, step: Pending) -> bool:
-        shapes = (step.inputs.shape, step.targets.shape)
-        if shapes not in self._stackable:
-            self._stackable[shapes] = self._try(step)
-        return self._stackable[shapes]
 
     def _try(self, step: Pending) -> bool:
         """Whether its model can be stacked, with equal bits in the smallest and in the largest stack."""

@@ -1,7 +1,6 @@
 """Time accounting of one run: training time over all ranks, its parts, traffic, and the summary.
 
-T_train = Σ_j max_i d_i(j) over train intervals j and ranks i needs all ranks' times. They are gathered only
-where all ranks meet outside of training anyway, never in a step.
+All ranks' times are gathered only where all ranks meet outside of training anyway, never in a step.
 """
 
 import math

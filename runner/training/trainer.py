@@ -141,21 +141,19 @@ class Trainer:
         schedule.step_is_open = met or last or schedule.deferred
         # On GPUs a step's stop request is known only in the next one: all ranks are asked before the last
         # step counts, and before a model is evaluated or saved.
-        if (
-            agreed or (context.replica.delayed_flag and self._pauses(last, met))
-        ) and self._handle_stop_request():
+        saves = context.checkpoints is not None
+        asks = context.replica.delayed_flag and (last or schedule.pauses(progress.samples, met, saves=saves))
+        if (agreed or asks) and self._handle_stop_request():
             return
         self._close_step(last)
         if self.ended is None and met and schedule.stops_from_copies and schedule.copies:
-            self._evaluate_copies()
+            self.evaluator.copies_and_go_on()
+            self._go_on()
+            self._stop_at_target()
         if self.ended is None and schedule.checkpoint_due(progress.samples, met):
             self.save(waits=context.strategy.never_syncs or not met)
             self._stop_at_target()
         context.clock.record_time("step_other")
-
-    def _pauses(self, last: bool, met: bool) -> bool:
-        schedule, samples = self.context.state.schedule, self.context.progress.samples
-        return last or schedule.pauses(samples, met, saves=self.context.checkpoints is not None)
 
     def _report_progress(self) -> None:
         names = ("step", "steps", "epoch", "epochs", "samples")
@@ -266,12 +264,6 @@ class Trainer:
     def _go_on(self) -> None:
         self.context.clock.enter("train")
         self._interval_started = self.context.clock.total()
-
-    def _evaluate_copies(self) -> None:
-        """Evaluate the waiting copies, and stop if one has reached the target."""
-        self.evaluator.copies_and_go_on()
-        self._go_on()
-        self._stop_at_target()
 
     def _stop_at_target(self) -> None:
         """End the run at the target, if `train.stop` says so; all ranks decide from the same numbers.

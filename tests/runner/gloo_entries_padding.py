@@ -12,7 +12,7 @@ from gloo_entries import on_nodes
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from daso_bench.runner.communication.torch_communicator import GradBucket, TorchCommunicator
+from daso_bench.runner.communication.torch_communicator import GradBucket, TorchCommunicator, done_sum
 from daso_bench.runner.training.device_model import Device
 from daso_bench.runner.training.slow_device import Padding
 
@@ -79,9 +79,7 @@ def order(comm: TorchCommunicator) -> dict[str, Any]:
             bucket: GradBucket, clock: Ticking = clock, layers: Any = layers, seen: Any = seen
         ) -> "torch.futures.Future[Tensor]":
             seen.append(([layers[parameter] for parameter in bucket.parameters()], clock.ns))
-            done: torch.futures.Future[Tensor] = torch.futures.Future()
-            done.set_result(bucket.buffer())
-            return done
+            return done_sum(bucket.buffer())
 
         def pads(model: nn.Module = model, clock: Ticking = clock) -> Padding:
             return Padding(model, Device(0, lambda *_: 1500 * MS), now=clock.now, sleep=clock.sleep)

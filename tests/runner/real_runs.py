@@ -1,6 +1,7 @@
 """Runs in real processes for tests: start them, read what they trained, find their processes."""
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,15 @@ def entry(name: str, ranks: int, results: Path) -> Outcome:
 def final_model(directory: RunDirectory) -> dict[str, torch.Tensor]:
     """What the run would give a user."""
     return checkpoint.read(directory.checkpoints / "final" / "model.pt")["model"]
+
+
+def assert_close(
+    model: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor], tolerance: float
+) -> None:
+    """The models have the same names, and no two numbers differ by more."""
+    assert list(model) == list(other)
+    for name, value in model.items():
+        assert (value - other[name]).abs().max() <= tolerance, name
 
 
 def same_model(run: RunDirectory, other: RunDirectory) -> bool:

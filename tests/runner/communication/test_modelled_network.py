@@ -23,7 +23,6 @@ from daso_bench.runner.config.cluster import LinkConfig, LinksConfig
 from daso_bench.runner.config.launchers import LocalConfig
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.machine.shared_memory import drop_name
-from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 from daso_bench.runner.simulation.simulated_communicator import (
     SimulatedCommunicator,
     SimulatedWork,
@@ -274,11 +273,6 @@ def test_ranks_that_come_at_once_leave_no_gap_and_no_overlap():
     assert all(later - earlier >= MS for earlier, later in itertools.pairwise(every))
 
 
-def entry(tmp_path: Path, name: str, ranks: int) -> tuple[RunDirectory, Outcome]:
-    """Real ranks over gloo that do what `gloo_entries_network` says."""
-    return launch(config(ranks=[ranks], results=tmp_path), entry=f"gloo_entries_network:{name}")
-
-
 @pytest.mark.parametrize(
     ("name", "ranks"),
     [
@@ -287,12 +281,12 @@ def entry(tmp_path: Path, name: str, ranks: int) -> tuple[RunDirectory, Outcome]
     ],
 )
 def test_real_ranks_find_what_they_should(tmp_path: Path, name: str, ranks: int):
-    _, outcome = entry(tmp_path, name, ranks)
+    _, outcome = launch(config(ranks=[ranks], results=tmp_path), entry=f"gloo_entries_network:{name}")
     assert outcome.status == "finished", outcome.details
 
 
 def test_a_rank_that_is_gone_ends_the_others_with_an_error(tmp_path: Path):
-    directory, outcome = entry(tmp_path, "leaves", 2)
+    directory, outcome = launch(config(ranks=[2], results=tmp_path), entry="gloo_entries_network:leaves")
     assert outcome.status == "failed"
     assert "rank 1" in (outcome.reason or "")
     assert "7" in (outcome.reason or ""), "its exit code"

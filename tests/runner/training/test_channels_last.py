@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from real_runs import final_model, finished
+from real_runs import assert_close, final_model, finished
 from runs import SmallCNN, config, evaluations
 
 from daso_bench.runner.config.run_config import RunConfig
@@ -38,9 +38,7 @@ def both(strategy: str, keys: dict[str, Any], **more: Any) -> list[SimulatedRun]
 def test_training_is_the_same_up_to_rounding(strategy: str, keys: dict[str, Any]):
     ours, theirs = both(strategy, keys)
     mine, other = (done.contexts[1].replica.model.state_dict() for done in (ours, theirs))
-    assert list(mine) == list(other)
-    for name, value in mine.items():
-        assert (value - other[name]).abs().max() <= 1e-9, name
+    assert_close(mine, other, 1e-9)
     kernels = [p for p in ours.contexts[1].replica.parameters.tensors if p.dim() == 4]
     assert all(kernel.is_contiguous(memory_format=LAST) for kernel in kernels)
     assert not all(kernel.is_contiguous() for kernel in kernels)

@@ -21,7 +21,7 @@ from torch.distributed import destroy_process_group
 from torch.utils._python_dispatch import _disable_current_modes
 
 from daso_bench.models.small import SmallCNN
-from daso_bench.runner.communication.torch_communicator import TorchCommunicator
+from daso_bench.runner.communication.torch_communicator import TorchCommunicator, done_sum
 from daso_bench.runner.machine import gpu_facts
 from daso_bench.runner.records.run_directory import Outcome
 from daso_bench.runner.simulation.simulated_world import Recorded
@@ -54,9 +54,7 @@ class Replica(TorchReplica):
             return super().sum_bucket(buffer, shapes, last=last)
         reduction.sum(buffer, self._bucket, shapes, self.comm)
         self._bucket += 1
-        done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        done.set_result(buffer)
-        return done
+        return done_sum(buffer)
 
 
 class Alone(Mirror):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from real_runs import final_model, finished, launch
+from real_runs import assert_close, final_model, finished, launch
 from runs import SmallCNN, config
 
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig
@@ -55,8 +55,7 @@ def test_one_rank_trains_what_a_cpu_trains(tmp_path: Path, train: dict[str, Any]
     wide = "fp64" if train["precision"] == "fp64" else "fp32"
     cfg = config(ranks=[1], model=SmallCNN(channels=[8, 16]), epochs=3, precision=wide)
     theirs = simulate(cfg, cfg.dataset.load()).contexts[0].replica.model.state_dict()
-    for name, value in final_model(directory).items():
-        assert (value - theirs[name]).abs().max() <= tolerance, name
+    assert_close(final_model(directory), theirs, tolerance)
     parts = summary["parts_s"]
     assert parts["compute"] > 0, "events tell how long the device computed"
     assert sum(parts.values()) == pytest.approx(summary["train_s"], rel=0.01)

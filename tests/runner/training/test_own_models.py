@@ -1,6 +1,5 @@
 """A user's own model: lazy layers, parameters of no use in some steps, parameters of two floating types."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,7 @@ import pytest
 import torch
 from asking import code_of
 from own_models import Lazy, LazyInTraining, Sometimes, TwoTypes
-from real_runs import final_model, finished
+from real_runs import assert_close, final_model, finished
 from runs import NAMES, config
 
 from daso_bench.models.spec import InputSpec
@@ -33,21 +32,13 @@ def steady(rank: int, samples: int) -> int:
     return 1_000_000
 
 
-def assert_equal(
-    model: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor], tolerance: float
-) -> None:
-    assert list(model) == list(other)
-    for name, value in model.items():
-        assert (value - other[name]).abs().max() <= tolerance, name
-
-
 @pytest.mark.parametrize("model", [Lazy(), Sometimes(), Sometimes(never=True)], ids=["lazy", "some", "never"])
 @pytest.mark.parametrize("strategy", ["ddp", "daso", "local_sgd"])
 def test_real_ranks_train_the_model_of_virtual_time(tmp_path: Path, strategy: str, model: Any):
     cfg = config(strategy, keys=KEYS.get(strategy), model=model, ranks=[1, 1], results=tmp_path)
     final = final_model(finished(cfg)[0])
     virtual = dict(simulate(cfg, cfg.dataset.load()).contexts[0].replica.model.named_parameters())
-    assert_equal({name: final[name] for name in virtual}, virtual, 1e-6)
+    assert_close({name: final[name] for name in virtual}, virtual, 1e-6)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -68,7 +59,7 @@ def test_lazy_layers_are_those_whose_widths_are_given(name: str):
         cfg = config(name, keys=KEYS.get(name), model=Lazy(eager=eager))
         done = simulate(cfg, cfg.dataset.load(), step_time=steady)
         models.append(done.contexts[0].replica.model.state_dict())
-    assert_equal(models[0], models[1], 0)
+    assert_close(models[0], models[1], 0)
 
 
 def test_lazy_layers_have_a_clock_and_are_judged_from_a_checkpoint(tmp_path: Path):

@@ -12,15 +12,12 @@ import torch
 from runs import Blobs
 
 from daso_bench.datasets.atomic_files import TEMPORARY
+from daso_bench.datasets.dataset import silent
 from daso_bench.datasets.fashion_mnist import FashionMNIST
 from daso_bench.datasets.imagefolder import ImageFolder
 from daso_bench.runner.config.reader_config import NodeBatch, path_of
 from daso_bench.runner.training.packed_set import open_set, write_set
 from daso_bench.strategies.errors import ConfigError
-
-
-def silent(done: int, total: int) -> None:
-    """Tells nobody."""
 
 
 @pytest.fixture

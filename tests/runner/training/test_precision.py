@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from exploding import Exploding, Marked
-from real_runs import final_model, finished, launch
+from real_runs import assert_close, final_model, finished, launch
 from runs import Dies, SmallCNN, config, dies_after, evaluations
 from torch import nn
 
@@ -72,7 +72,7 @@ def test_bf16_stays_near_fp32_for_an_epoch_and_is_not_it(strategy: str):
     assert losses[0] == pytest.approx(losses[1], rel=0.05)
 
 
-def test_evaluations_have_the_same_16_bits(tmp_path: Path):
+def test_evaluations_have_the_same_16_bits():
     seen: dict[bool, set[torch.dtype]] = {True: set(), False: set()}
 
     class Seen(Trainer):
@@ -91,9 +91,8 @@ def test_real_ranks_and_virtual_ones_train_the_same_model_in_bf16(tmp_path: Path
     cfg = config(ranks=[2, 1], results=tmp_path, epochs=2, precision="bf16")
     _, model = real(cfg)
     theirs = virtual(cfg).contexts[0].replica.model.state_dict()
-    for name, value in model.items():
-        assert value.dtype == theirs[name].dtype
-        assert (value - theirs[name]).abs().max() <= 1e-3, name
+    assert all(value.dtype == theirs[name].dtype for name, value in model.items())
+    assert_close(model, theirs, 1e-3)
 
 
 # ------------------------------------------------------------------ the scale of the loss
@@ -122,9 +121,7 @@ def test_an_overflow_of_one_rank_leaves_out_the_step_and_halves_the_scale_on_all
     assert summary["loss_scaling"] == {"scale": 2.0**14, "skipped_steps": 2}
     of_processes, model = real(cfg)
     assert of_processes["loss_scaling"] == summary["loss_scaling"]
-    theirs = done.contexts[0].replica.model.state_dict()
-    for name, value in model.items():
-        assert (value - theirs[name]).abs().max() <= 1e-3, name
+    assert_close(model, done.contexts[0].replica.model.state_dict(), 1e-3)
 
 
 def test_a_resume_has_the_scale_bit_for_bit(tmp_path: Path):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from gpu_runs import Arm, arms, run_of
-from real_runs import final_model, finished
+from real_runs import assert_close, final_model, finished
 from runs import NAMES, SmallCNN, config
 
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig
@@ -44,8 +44,7 @@ def test_sums_over_nccl_train_what_a_cpu_trains(tmp_path: Path, strategy: str, n
     cfg = config(strategy, ranks=list(nodes), model=SmallCNN(channels=[8, 16]), epochs=3, results=tmp_path)
     directory, summary = over_nccl(cfg, tmp_path, nodes)
     theirs = simulate(cfg, cfg.dataset.load()).contexts[0].replica.model.state_dict()
-    for name, value in final_model(directory).items():
-        assert (value - theirs[name]).abs().max() <= 1e-4, name
+    assert_close(final_model(directory), theirs, 1e-4)
     parts = summary["parts_s"]
     assert parts["compute"] > 0, "events tell how long the devices computed"
     assert sum(parts.values()) == pytest.approx(summary["train_s"], rel=0.2)
