@@ -16,7 +16,7 @@ from ..communication.link_costs import Network
 from ..communication.traffic import CountedCommunicator
 from ..simulation.simulated_communicator import SimulatedCommunicator
 from ..simulation.simulated_replica import SimulatedReplica
-from ..simulation.simulator import Deadlock, Simulator
+from ..simulation.virtual_time import Deadlock, Simulator
 from ..training import checkpoint
 from ..training.device_model import Device, StepTime
 from .checks import Failed

@@ -30,8 +30,8 @@ from ..records.json_lines import RecordWriter, read_json, write_json
 from ..records.run_directory import RunDirectory, check_same_data, of_attempt
 from ..simulation import timing_only
 from ..simulation.simulated_world import simulate
-from ..simulation.simulator import OutOfTime
 from ..simulation.timeline import Timeline
+from ..simulation.virtual_time import OutOfTime
 from ..training import checkpoint
 from ..training.callbacks import Callback, RunQueueTime
 from ..training.context import Backend, TrainContext

@@ -11,7 +11,7 @@ from torch import Tensor
 from ...strategies.communicator import Channel, Operation, Work
 from ...strategies.topology import WORLD, Group
 from ..communication.traffic import CountedCommunicator, Traffic
-from .simulator import BucketSums, Collective, Simulator, rank_order_sum
+from .virtual_time import BucketSums, Collective, Simulator, rank_order_sum
 
 FEW = 4  # numbers
 

@@ -22,10 +22,10 @@ from ..training.trainer import Trainer
 from ..training.workload import workload_of
 from .simulated_communicator import SimulatedCommunicator
 from .simulated_replica import SimulatedReplica
-from .simulator import Simulator
 from .stacked_gradients import FEWEST, GradientPool
 from .timeline import Timeline
 from .timing_only import REMARK, TimedReplica, ghost_batches, scale_of
+from .virtual_time import Simulator
 
 
 @dataclass

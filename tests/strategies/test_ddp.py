@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from daso_bench.runner.communication.link_costs import AlphaBeta, Network
 from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator
 from daso_bench.runner.simulation.simulated_replica import SimulatedReplica
-from daso_bench.runner.simulation.simulator import Simulator
+from daso_bench.runner.simulation.virtual_time import Simulator
 from daso_bench.runner.training.device_model import Device
 from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.errors import ConfigError

@@ -21,7 +21,7 @@ from daso_bench.runner.records.json_lines import read_records
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator
 from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
-from daso_bench.runner.simulation.simulator import Simulator
+from daso_bench.runner.simulation.virtual_time import Simulator
 from daso_bench.runner.training.trainer import Trainer
 from daso_bench.strategies import heterogeneous
 from daso_bench.strategies.errors import ConfigError

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator
-from daso_bench.runner.simulation.simulator import Simulator
+from daso_bench.runner.simulation.virtual_time import Simulator
 from daso_bench.strategies.communicator import Work
 from daso_bench.strategies.gradients import Pipeline, Reduction
 from daso_bench.strategies.reductions import Flat, HalfPrecision, Hierarchical, PowerSGD, Sliced, orthonormal

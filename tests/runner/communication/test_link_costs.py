@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from daso_bench.runner.communication.link_costs import AlphaBeta, ClusterNetwork, Cost
 from daso_bench.runner.config.cluster import LinkConfig, LinksConfig
 from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator
-from daso_bench.runner.simulation.simulator import Simulator
+from daso_bench.runner.simulation.virtual_time import Simulator
 from daso_bench.strategies.topology import Topology, peers
 
 US = 1000

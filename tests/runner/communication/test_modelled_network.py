@@ -27,7 +27,7 @@ from daso_bench.runner.simulation.simulated_communicator import (
     SimulatedCommunicator,
     SimulatedWork,
 )
-from daso_bench.runner.simulation.simulator import Simulator
+from daso_bench.runner.simulation.virtual_time import Simulator
 from daso_bench.strategies.communicator import Channel, Work
 from daso_bench.strategies.topology import NODE, WORLD, Group, Topology, peers
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from daso_bench.runner.communication.link_costs import Cost, Network
 from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator
-from daso_bench.runner.simulation.simulator import Carry, Collective, FairLinks, Simulator, fifo_links
+from daso_bench.runner.simulation.virtual_time import Carry, Collective, FairLinks, Simulator, fifo_links
 from daso_bench.strategies.topology import Topology, peers
 
 Transfer = tuple[int, int, str]

@@ -19,7 +19,7 @@ from daso_bench.runner.communication.link_costs import AlphaBeta, ClusterNetwork
 from daso_bench.runner.config.cluster import DeviceConfig, LinkConfig, LinksConfig
 from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator
 from daso_bench.runner.simulation.simulated_replica import SimulatedReplica
-from daso_bench.runner.simulation.simulator import Simulator
+from daso_bench.runner.simulation.virtual_time import Simulator
 from daso_bench.runner.training.device_model import ClusterDevice, Device, Profile
 from daso_bench.strategies.reductions import Flat, Hierarchical
 from daso_bench.strategies.replica import Batch

@@ -19,8 +19,8 @@ from daso_bench.runner.launch.rank_process import RankTask
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator
 from daso_bench.runner.simulation.simulated_world import simulate
-from daso_bench.runner.simulation.simulator import Simulator
 from daso_bench.runner.simulation.timeline import Timeline
+from daso_bench.runner.simulation.virtual_time import Simulator
 from daso_bench.runner.training.context import TrainContext
 from daso_bench.strategies.topology import NODE, WORLD, Topology
 

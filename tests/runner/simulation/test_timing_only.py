@@ -17,7 +17,7 @@ from daso_bench.runner.records.run_directory import Outcome
 from daso_bench.runner.simulation import timing_only
 from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator
 from daso_bench.runner.simulation.simulated_world import simulate
-from daso_bench.runner.simulation.simulator import Simulator
+from daso_bench.runner.simulation.virtual_time import Simulator
 from daso_bench.runner.training.device_model import Profile
 from daso_bench.strategies.topology import WORLD, Topology
 

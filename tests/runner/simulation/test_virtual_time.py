@@ -11,7 +11,7 @@ from torch import Tensor
 from daso_bench.runner.communication.link_costs import AlphaBeta
 from daso_bench.runner.communication.traffic import ring_bytes
 from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator
-from daso_bench.runner.simulation.simulator import OutOfTime, Simulator
+from daso_bench.runner.simulation.virtual_time import OutOfTime, Simulator
 from daso_bench.strategies.topology import LEADERS, NODE, WORLD, Topology
 
 MS = 1_000_000
