@@ -13,12 +13,9 @@ import loop_overhead
 import pytest
 import torch
 from figures import Figure
-from gpu_nccl import Mirror
 from gpu_options import Options, parse
 
-from daso_bench.runner.communication.gpus import connect
 from daso_bench.runner.records.run_directory import Outcome
-from daso_bench.strategies.topology import LEADERS, NODE, WORLD, Topology
 
 SMALL = ["device=cpu", "model=small_cnn", "image=8", "batch=8", "blocks=5", "steps=4"]
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -156,33 +153,6 @@ def test_all_strategies_are_tried_and_every_way_to_sum():
 
 
 # ------------------------------------------------------------------ nccl
-
-
-def test_ranks_that_are_not_there_do_what_this_one_does():
-    def own() -> torch.Tensor:
-        return torch.tensor([1.0, 2.0, 3.0, 4.0])
-
-    device = torch.device("cpu")
-    alone = connect(
-        Topology.of([1]), 0, host="127.0.0.1", port=0, listener_fd=None, device=device, timeout_s=20
-    )
-    mirror = Mirror(alone, Topology.of([2, 2]))
-    for group, size in ((WORLD, 4), (NODE, 2), (LEADERS, 2)):
-        summed = own()
-        mirror.all_reduce(summed, group, async_op=True).wait()
-        assert summed.tolist() == [size * x for x in own().tolist()]
-        assert mirror.start_sum(own(), group).wait().tolist() == [size * x for x in own().tolist()]
-        everybody = torch.zeros(size * 4)
-        mirror.all_gather(everybody, own(), group).wait()
-        assert everybody.tolist() == own().tolist() * size
-        piece = torch.zeros(4 // size)
-        mirror.reduce_scatter(piece, own(), group).wait()
-        assert piece.tolist() == [size * x for x in own().tolist()][: 4 // size]
-        mirror.barrier(group)
-    received = torch.zeros(4)
-    mirror.exchange({3: own()}, {1: received}, tag=0).wait()
-    assert received.tolist() == own().tolist()
-    alone.close()
 
 
 def test_each_strategy_runs_as_one_rank_of_four(monkeypatch: pytest.MonkeyPatch):

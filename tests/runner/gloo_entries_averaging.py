@@ -4,7 +4,6 @@ PyTorch's averagers test a counter that is 0 in the first step and rise by one a
 warm-up they average after steps 1, H + 1, … (ours: H, 2H, …). `warmup_steps` = k0 + H - 1 makes them equal.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -18,7 +17,6 @@ from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
     post_localSGD_hook,
 )
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
-from torch.distributed.algorithms.model_averaging.hierarchical_model_averager import HierarchicalModelAverager
 from torch.distributed.optim import PostLocalSGDOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
@@ -27,7 +25,6 @@ from daso_bench.runner.training.context import undone_step
 from daso_bench.runner.training.torch_replica import TorchReplica
 from daso_bench.strategies.base import Strategy
 from daso_bench.strategies.ednncomm import EDNNComm, EDNNCommConfig
-from daso_bench.strategies.local_sgd import LocalSGD, LocalSGDConfig
 from daso_bench.strategies.post_local_sgd import PostLocalSGD, PostLocalSGDConfig
 from daso_bench.strategies.progress import Progress
 from daso_bench.strategies.replica import Batch
@@ -105,13 +102,6 @@ def wrapped(group: Any) -> DistributedDataParallel:
     return DistributedDataParallel(net(torch.float64), process_group=group, gradient_as_bucket_view=True)
 
 
-@on_nodes([2, 2])
-def periodic(comm: TorchCommunicator) -> dict[str, Any]:
-    """`local_sgd` beside `PeriodicModelAverager`."""
-    averager = PeriodicModelAverager(period=4, warmup_steps=3)
-    return beside(comm, LocalSGD(LocalSGDConfig(sync_every=4)), averager)
-
-
 def post_local(comm: TorchCommunicator, unit: str) -> dict[str, Any]:
     """`post_local_sgd` beside `PostLocalSGDOptimizer` and its hook."""
     module = wrapped(comm.ddp_group())
@@ -128,18 +118,6 @@ def post_local(comm: TorchCommunicator, unit: str) -> dict[str, Any]:
 
 post_local_by_rank = on_nodes([2, 2])(partial(post_local, unit="rank"))
 post_local_by_node = on_nodes([2, 2])(partial(post_local, unit="node"))
-
-
-@on_nodes([2, 2])
-def hierarchical(comm: TorchCommunicator) -> dict[str, Any]:
-    """`unit: node` beside `HierarchicalModelAverager`: parameters averaged in the node every step.
-
-    For SGD with momentum that is the average of gradients in the node.
-    """
-    averager = HierarchicalModelAverager(OrderedDict([(1, 2), (4, 4)]))
-    averager.step = 1  # counts steps done
-    config = PostLocalSGDConfig(switch_samples=0, sync_every=4, unit="node")
-    return beside(comm, PostLocalSGD(config), averager)
 
 
 @on_nodes([2, 2])

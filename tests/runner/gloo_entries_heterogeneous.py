@@ -80,7 +80,6 @@ def image(replica: TorchReplica) -> list[Tensor]:
     return [tensor.detach().clone() for tensor in kept]
 
 
-@on_nodes([2, 1])
 def weights(comm: TorchCommunicator) -> None:
     """Uneven batches give the gradient of their union; a rank without samples takes part and is heard."""
     rank = comm.rank
@@ -107,8 +106,7 @@ def weights(comm: TorchCommunicator) -> None:
     assert all(module.training for module in replica.model.modules())
 
 
-@on_nodes([2, 1])
-def no_trace(comm: TorchCommunicator) -> dict[str, Any]:
+def no_trace(comm: TorchCommunicator) -> None:
     """Calibrating and probing change nothing that training depends on."""
     rank = comm.rank
     finals = []
@@ -139,4 +137,10 @@ def no_trace(comm: TorchCommunicator) -> dict[str, Any]:
             replica.optimizer.step()
         finals.append(torch.cat([replica.flat(), replica.buffers.pack()]))
     assert torch.equal(*finals)
-    return {"verbs": dict(comm.traffic.verbs)}
+
+
+@on_nodes([2, 1])
+def uneven(comm: TorchCommunicator) -> None:
+    """Both, one after the other."""
+    weights(comm)
+    no_trace(comm)

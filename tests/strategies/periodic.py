@@ -1,21 +1,14 @@
 """Problems and questions for tests of strategies that average models from time to time."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from harness import Mean
-from runs import config  # pyright: ignore[reportMissingImports] (another folder of tests)
 from torch import Tensor, nn
 
-from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.conformance.driver import drive as walk
 from daso_bench.runner.conformance.scenario import History, Problem, Scenario
-from daso_bench.runner.launch import local
-from daso_bench.runner.records.run_directory import RunDirectory
-from daso_bench.runner.simulation.simulated_world import simulate
-from daso_bench.runner.training import checkpoint
 from daso_bench.strategies.base import Strategy
 
 Data = Callable[[int, int], tuple[Tensor, Tensor]]
@@ -43,31 +36,17 @@ def sgd(lr: float = 0.05, **more: Any) -> Optimizer:
     return lambda parameters: torch.optim.SGD(parameters, lr=lr, **more)
 
 
-def classifier(
-    dtype: torch.dtype = torch.float64, *, norm: bool = False, dropout: float = 0.0
-) -> Callable[[], nn.Module]:
-    """A small net for inputs [b, 6], five classes; batch norm and dropout on request."""
-
-    def build() -> nn.Module:
-        torch.manual_seed(3)
-        middle = [nn.BatchNorm1d(7)] if norm else []
-        return nn.Sequential(nn.Linear(6, 7), *middle, nn.Tanh(), nn.Dropout(dropout), nn.Linear(7, 5)).to(
-            dtype
-        )
-
-    return build
+def classifier() -> nn.Module:
+    """A small net for inputs [b, 6], five classes."""
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(6, 7), nn.Tanh(), nn.Linear(7, 5)).double()
 
 
-def labelled(sizes: Sequence[int] = (4,), dtype: torch.dtype = torch.float64) -> Data:
-    """Random inputs [b, 6] and labels, new ones for each rank and step; rank r has sizes[r % len] samples."""
-
-    def data(rank: int, step: int) -> tuple[Tensor, Tensor]:
-        size = sizes[rank % len(sizes)]
-        generator = torch.Generator().manual_seed(1000 * step + rank)
-        inputs = torch.randn(size, 6, generator=generator).to(dtype) * (1 + rank)
-        return inputs, torch.randint(5, (size,), generator=generator)
-
-    return data
+def labelled(rank: int, step: int) -> tuple[Tensor, Tensor]:
+    """Random inputs [4, 6] and labels, new ones for each rank and step."""
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    inputs = torch.randn(4, 6, generator=generator).double() * (1 + rank)
+    return inputs, torch.randint(5, (4,), generator=generator)
 
 
 def scenario(
@@ -84,8 +63,8 @@ def scenario(
     """A walk of `steps` steps an epoch on the classifier."""
     problem = Problem(
         name="classifier",
-        model=model or classifier(),
-        data=data or labelled(),
+        model=model or classifier,
+        data=data or labelled,
         optimizer=optimizer or sgd(momentum=0.9),
         criterion=more.pop("criterion", nn.CrossEntropyLoss),
     )
@@ -105,42 +84,11 @@ def averaged_after(history: History) -> list[int]:
     return [step for record in history.records for step in record["averaged_after"]]
 
 
-def entry(tmp_path: Path, name: str, ranks: int = 4) -> dict[str, Any]:
-    """Let `ranks` processes run `gloo_entries_averaging.<name>`; returns rank 0's summary."""
-    cfg = config(ranks=[ranks], results=tmp_path)
-    directory = RunDirectory.create(cfg.tree, tmp_path)
-    outcome = local.launch(
-        directory, ranks=ranks, threads=1, port=None, stall_s=60, entry=f"gloo_entries_averaging:{name}"
-    )
-    assert outcome.status == "finished", outcome.details
-    return outcome.summary or {}
-
-
-def assert_gloo_and_virtual_time_agree(cfg: RunConfig) -> dict[str, Any]:
-    """One source, two worlds: the same model, rounds and bytes. Returns the summary."""
-    directory = RunDirectory.create(cfg.tree, cfg.results_dir)
-    outcome = local.launch(directory, ranks=cfg.cluster.ranks, threads=1, port=None, stall_s=60)
-    assert outcome.status == "finished", outcome.details
-    simulated = simulate(cfg, cfg.dataset.load())
-    theirs = simulated.contexts[0].replica.model.state_dict()
-    final = checkpoint.read(directory.checkpoints / "final" / "model.pt")["model"]
-    for name, value in final.items():
-        assert (value - theirs[name]).abs().max() <= 1e-12, name
-    ours, virtual = outcome.summary or {}, simulated.results[0].summary
-    assert ours["strategy"] == virtual["strategy"]
-    for link in ("intra", "inter"):
-        assert ours["payload_bytes"][link] == virtual["payload_bytes"][link]
-    return ours
-
-
 __all__ = [
     "Mean",
     "Quadratic",
-    "assert_gloo_and_virtual_time_agree",
     "averaged_after",
     "classifier",
-    "entry",
-    "labelled",
     "scenario",
     "sgd",
     "two_quadratics",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import real_runs  # pyright: ignore[reportMissingImports] (another folder of tests)
 import torch
 from harness import Linear, Trace, drive
 from hypothesis import given
@@ -16,9 +17,7 @@ from runs import Awkward, Blobs, config  # pyright: ignore[reportMissingImports]
 from torch import Tensor, nn
 
 from daso_bench.datasets.sampler import Sampler
-from daso_bench.runner.launch import local
 from daso_bench.runner.records.json_lines import read_records
-from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator
 from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
 from daso_bench.runner.simulation.virtual_time import Simulator
@@ -30,7 +29,6 @@ from daso_bench.strategies.heterogeneous import (
     Heterogeneous,
     HeterogeneousConfig,
     balance,
-    effective_batch,
     fit_affine,
     grows,
     of_shares,
@@ -67,14 +65,6 @@ def test_speed_weights_of_a_step_count_only_ranks_with_samples():
     assert strategy._weights((5, 0, 2)) == pytest.approx([5 / 7, 0.0, 2 / 7])
     assert make(weighting="uniform")._weights((5, 0, 2)) == [0.5, 0.0, 0.5]
     assert make()._weights((1, 0)) == [1.0, 0.0]
-
-
-def test_uneven_batches_with_a_plain_mean_are_as_noisy_as_a_smaller_batch():
-    b = (236, 236, 40)
-    uniform, samples = make(weighting="uniform")._weights(b), make()._weights(b)
-    assert effective_batch(b, uniform) == pytest.approx(9 / sum(1 / n for n in b))
-    assert round(effective_batch(b, uniform), 1) == 268.9
-    assert effective_batch(b, samples) == pytest.approx(512)
 
 
 # ------------------------------------------------------------------ from times to shares
@@ -123,9 +113,6 @@ def test_affine_times_to_real_batches():
     real = balance(fits, 512, [(1, 512)] * 3)
     assert [round(batch, 2) for batch in real] == [236.31, 236.31, 39.38]
     assert [round(fit.seconds(batch), 2) for fit, batch in zip(fits, real, strict=True)] == [256.31] * 3
-    ends = [Fit(80, 1), Fit(20, 1), Fit(20, 6)]
-    assert [fit.seconds(b) for fit, b in zip(ends, (204, 264, 44), strict=True)] == [284, 284, 284]
-    assert [fit.seconds(b) for fit, b in zip(ends, (236, 236, 40), strict=True)] == [316, 256, 260]
 
 
 @pytest.mark.parametrize(
@@ -578,18 +565,9 @@ def test_a_broken_run_resumes_with_its_shares_and_does_not_calibrate(tmp_path: P
 # ------------------------------------------------------------------ over gloo
 
 
-def entry(tmp_path: Path, name: str) -> None:
-    cfg = config(ranks=[2, 1], results=tmp_path)
-    directory = RunDirectory.create(cfg.tree, tmp_path)
-    outcome = local.launch(
-        directory, ranks=3, threads=1, port=None, stall_s=20, entry=f"gloo_entries_heterogeneous:{name}"
-    )
+def test_over_gloo_weights_are_right_and_measuring_leaves_no_trace(tmp_path: Path):
+    outcome = real_runs.entry("gloo_entries_heterogeneous:uneven", 3, tmp_path)
     assert outcome.status == "finished", outcome.details
-
-
-@pytest.mark.parametrize("name", ["weights", "no_trace"])
-def test_over_gloo_weights_are_right_and_measuring_leaves_no_trace(tmp_path: Path, name: str):
-    entry(tmp_path, name)
 
 
 def test_over_gloo_a_balanced_run_ends_with_equal_steps_and_its_times_on_record(tmp_path: Path):
@@ -604,10 +582,7 @@ def test_over_gloo_a_balanced_run_ends_with_equal_steps_and_its_times_on_record(
         epochs=2,
         results=tmp_path,
     )
-    directory = RunDirectory.create(cfg.tree, tmp_path)
-    outcome = local.launch(directory, ranks=3, threads=1, port=None, stall_s=20)
-    assert outcome.status == "finished", outcome.details
-    summary = outcome.summary or {}
+    directory, summary = real_runs.finished(cfg)
     assert summary["steps"] == 6
     assert sum(summary["strategy"]["batches"]) == 40
     assert summary["strategy"]["looks"] == 1

@@ -1,6 +1,5 @@
 """Local SGD: hand values, rounds, types of parameters, late stop requests, and the rule for the period."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ from periodic import (
     Quadratic,
     averaged_after,
     classifier,
-    entry,
     scenario,
     sgd,
     two_quadratics,
@@ -47,7 +45,7 @@ def test_two_steps_on_two_quadratics_by_hand():
 
 def test_twenty_steps_have_five_rounds_of_four():
     histories = walk(scenario(local_sgd(sync_every=4), [1, 1], steps=20))
-    m = sum(p.numel() for p in classifier()().parameters())
+    m = sum(p.numel() for p in classifier().parameters())
     for history in histories:
         assert averaged_after(history) == [4, 8, 12, 16, 20]
         assert history.verbs() == {"parameters.all_reduce": 5}
@@ -218,13 +216,3 @@ def test_evaluation_is_deferred_where_rounds_are_longer_than_its_cadence(keys, r
 def test_wrong_keys_are_refused_with_what_is_allowed(keys, message):
     with pytest.raises(ConfigError, match=message):
         LocalSGDConfig(**keys)
-
-
-# ------------------------------------------------------------------ over gloo
-
-
-def test_parameters_equal_those_of_pytorchs_periodic_averager_in_every_step(tmp_path: Path):
-    summary = entry(tmp_path, "periodic")
-    assert summary["averaged_after"] == [4, 8, 12, 16, 20]
-    assert summary["verbs"]["parameters.all_reduce"] == 5
-    assert not summary["verbs"].get("gradients.all_reduce")

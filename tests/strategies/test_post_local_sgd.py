@@ -7,15 +7,12 @@ import pytest
 import torch
 from harness import drive
 from periodic import (
-    assert_gloo_and_virtual_time_agree,
     averaged_after,
-    entry,
     scenario,
     walk,
 )
-from runs import config  # pyright: ignore[reportMissingImports] (another folder of tests)
+from real_runs import entry  # pyright: ignore[reportMissingImports] (another folder of tests)
 
-from daso_bench.runner.config.schedules import Step
 from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.post_local_sgd import PostLocalSGD, PostLocalSGDConfig
 from daso_bench.strategies.progress import Progress
@@ -124,24 +121,6 @@ def test_wrong_keys_are_refused_with_what_is_allowed(keys, message):
 
 @pytest.mark.parametrize("unit", ["rank", "node"])
 def test_parameters_equal_those_of_pytorchs_post_local_optimizer_in_every_step(tmp_path: Path, unit: str):
-    summary = entry(tmp_path, f"post_local_by_{unit}")
-    assert summary["averaged_after"] == [14, 18]
-
-
-def test_by_node_parameters_equal_those_of_pytorchs_hierarchical_averager(tmp_path: Path):
-    assert entry(tmp_path, "hierarchical")["averaged_after"] == [4, 8, 12, 16, 20]
-
-
-def test_a_run_over_gloo_equals_the_run_in_virtual_time(tmp_path: Path):
-    cfg = config(
-        "post_local_sgd",
-        keys={"sync_every": 4, "unit": "node"},
-        ranks=[2, 1],
-        schedule=Step(milestones=(0.25,)),
-        precision="fp64",
-        checkpoint_every_samples=None,
-        results=tmp_path,
-    )
-    summary = assert_gloo_and_virtual_time_agree(cfg)["strategy"]
-    assert summary["switch_samples"] == 96
-    assert (summary["switched_after_steps"], summary["rounds"]) == (6, 4)
+    outcome = entry(f"gloo_entries_averaging:post_local_by_{unit}", 4, tmp_path)
+    assert outcome.status == "finished", outcome.details
+    assert outcome.summary["averaged_after"] == [14, 18]

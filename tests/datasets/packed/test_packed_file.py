@@ -107,15 +107,6 @@ def test_a_damaged_file_is_named_with_its_place(
         Packed(path)
 
 
-def test_a_damaged_record_is_named_when_it_is_checked(tmp_path: Path, make_packed: MakePacked) -> None:
-    path = tmp_path / "set.packed"
-    path.write_bytes(flipped(make_packed(5, 14).read_bytes(), 3 * 14))
-    with Packed(path) as packed:
-        assert len(read(packed, 0, 3)) == 42
-        with pytest.raises(BadFile, match="record 3, byte 42: checksum is wrong"):
-            read(packed, 1, 4)
-
-
 @pytest.mark.parametrize(
     ("record", "label", "message"),
     [

@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -23,7 +23,6 @@ from daso_bench.datasets.packed.readers import (
     Reader,
     chunked_shuffle,
     read_runs,
-    strided,
 )
 from daso_bench.datasets.packed.record_order import Epoch, RecordOrder, Stretch, chunked_order
 from daso_bench.datasets.sampler import Sampler
@@ -264,31 +263,3 @@ def test_another_thread_helps_where_there_is_enough_to_read_and_the_bytes_are_th
     assert size == len(into) == tally.counters().requested_bytes
     assert helper.asked == (worth <= len(into))
     assert (tally.counters().reads, tally.counters().jumps) == (2, 2)
-
-
-class Watched(Packed):
-    """Notes at each read how many announced records are not read yet."""
-
-    announced_count = read_count = 0
-    ahead: tuple[int, ...] = ()
-
-    def will_need(self, first: int, count: int) -> None:
-        self.announced_count += count
-        super().will_need(first, count)
-
-    def read_each(
-        self, records: Sequence[int], into: Sequence[memoryview], upcoming: Sequence[int] = ()
-    ) -> None:
-        self.ahead = (*self.ahead, self.announced_count - self.read_count)
-        self.read_count += len(records)
-        super().read_each(records, into, upcoming)
-
-
-def test_strided_keeps_as_many_records_announced_from_step_to_step(make_packed: MakePacked) -> None:
-    epoch = Epoch(batch=32, steps=40, full=(8,) * 4, last=(8,) * 4, ranks_of_nodes=(4,))
-    with Watched(make_packed(32 * 40)) as packed:
-        for load in strided(packed, [Stretch(number=0, epoch=epoch)], 1, CounterTally()):
-            load.fill(memoryview(bytearray(8 * 12)))
-    full = 40 - readers.ANNOUNCED // 8  # steps after which that many records are still to come
-    assert packed.ahead[:full] == (readers.ANNOUNCED,) * full
-    assert packed.announced_count == packed.read_count == 8 * 40, "none is announced twice"

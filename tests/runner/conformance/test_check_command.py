@@ -4,23 +4,16 @@ import logging
 from pathlib import Path
 
 import pytest
+from asking import code_of  # pyright: ignore[reportMissingImports] (another folder of tests)
 from plugins import Averager
 
-from daso_bench.runner.cli.main import help_text, main
+from daso_bench.runner.cli.main import help_text
 from daso_bench.runner.config.groups import entries
 from daso_bench.runner.conformance import check_command, kit
-from daso_bench.runner.conformance.check_command import asked, candidates, ranks_of
+from daso_bench.runner.conformance.check_command import asked, candidates
 from daso_bench.runner.conformance.checks import Candidate, CheckResult, Failed
-from daso_bench.strategies.errors import ConfigError
 
 REAL_PROCESSES = kit.LAYERS[kit.PROCESSES]
-
-
-def code_of(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as caught:
-        main(["check", *arguments])
-    assert isinstance(caught.value.code, int)
-    return caught.value.code
 
 
 @pytest.fixture
@@ -44,7 +37,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_help_tells_what_it_does_and_the_main_help_names_it(capsys: pytest.CaptureFixture[str]):
-    assert code_of("--help") == 0
+    assert code_of("check", "--help") == 0
     told = capsys.readouterr().out
     assert "the contract that all must keep" in told
     assert "--ranks 3 2,2,1" in told
@@ -55,7 +48,7 @@ def test_a_plug_in_is_checked_in_all_layers_with_real_processes(
     few: None, folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setitem(kit.LAYERS, kit.PROCESSES, REAL_PROCESSES)
-    assert code_of("strategy=mine", f"--config-dir={folder}", "--ranks", "1,1", "--jobs=1") == 0
+    assert code_of("check", "strategy=mine", f"--config-dir={folder}", "--ranks", "1,1", "--jobs=1") == 0
     told = capsys.readouterr().out
     lines = [line.split() for line in told.splitlines()]
     assert any(line[:2] == ["real", "processes"] and "ok" in line for line in lines)
@@ -64,7 +57,7 @@ def test_a_plug_in_is_checked_in_all_layers_with_real_processes(
 
 @pytest.mark.usefixtures("few")
 def test_a_failure_names_step_and_rank_and_ends_with_1(folder: str, capsys: pytest.CaptureFixture[str]):
-    code = code_of("strategy=mine,broken", f"--config-dir={folder}", "--ranks", "1,1", "--jobs=1")
+    code = code_of("check", "strategy=mine,broken", f"--config-dir={folder}", "--ranks", "1,1", "--jobs=1")
     told = capsys.readouterr().out
     assert code == 1
     assert "stops anywhere: Stopped after any step the run ends the same way" in told
@@ -77,17 +70,17 @@ def test_a_failure_names_step_and_rank_and_ends_with_1(folder: str, capsys: pyte
 @pytest.mark.usefixtures("few")
 def test_a_refusal_is_shown_once_and_is_no_failure(folder: str, capsys: pytest.CaptureFixture[str]):
     given = ["strategy=single", f"--config-dir={folder}", "--jobs=1"]
-    assert code_of(*given, "--ranks", "2", "1,1") == 0
+    assert code_of("check", *given, "--ranks", "2", "1,1") == 0
     told = capsys.readouterr().out
     assert told.count("needs one node") == 1
     assert "single: 2 ok, 2 refused, 0 FAILED" in told
-    assert code_of(*given, "--ranks", "1,1") == 2, "nothing could be tried"
+    assert code_of("check", *given, "--ranks", "1,1") == 2, "nothing could be tried"
     assert "nothing could be tried" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("few")
 def test_worker_processes_find_the_same(folder: str, capsys: pytest.CaptureFixture[str]):
-    assert code_of("strategy=single", f"--config-dir={folder}", "--ranks", "1,1", "--jobs=2") == 2
+    assert code_of("check", "strategy=single", f"--config-dir={folder}", "--ranks", "1,1", "--jobs=2") == 2
     assert "2 refused" in capsys.readouterr().out
 
 
@@ -105,7 +98,7 @@ def test_worker_processes_find_the_same(folder: str, capsys: pytest.CaptureFixtu
 def test_wrong_requests_are_one_sentence_and_exit_code_2(
     arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
 ):
-    assert code_of(*arguments) == 2
+    assert code_of("check", *arguments) == 2
     told = capsys.readouterr().err
     assert all(word in told for word in words), told
 
@@ -118,7 +111,7 @@ def test_a_word_after_ranks_is_a_word(monkeypatch: pytest.MonkeyPatch):
         return 0
 
     monkeypatch.setattr(check_command, "check", check)
-    assert code_of("--ranks", "2", "2,1", "strategy=ddp") == 0
+    assert code_of("check", "--ranks", "2", "2,1", "strategy=ddp") == 0
     assert (asked["words"], asked["ranks"]) == (["strategy=ddp"], [(2,), (2, 1)])
 
 
@@ -139,32 +132,6 @@ def test_periods_are_short_unless_they_are_named():
     )
     ((candidate, words),) = candidates(["strategy=local_sgd", "strategy.sync_every=5"])
     assert (candidate.config.sync_every, words) == (5, ["strategy.sync_every=5"])
-
-
-def test_ranks_are_read():
-    assert ranks_of("2,1") == (2, 1)
-    for text in ("", "2,,1", "a", "-1", "1.5"):
-        with pytest.raises(ConfigError, match="--ranks"):
-            ranks_of(text)
-
-
-def test_any_exception_of_a_strategy_is_a_finding(monkeypatch: pytest.MonkeyPatch):
-    def raises(error: Exception):
-        def run(candidate: Candidate, ranks: tuple[int, ...]) -> None:
-            raise error
-
-        return run
-
-    errors = [Failed("off by one"), ConfigError("not that"), ZeroDivisionError("by zero")]
-    layer = {str(error): raises(error) for error in errors}
-    monkeypatch.setattr(kit, "LAYERS", {"only": layer})
-    candidate = Candidate("averager", Averager, Averager.Config())
-    results = [kit.attempt(candidate, "only", name, (1,)) for name in layer]
-    assert [(result.status, result.text) for result in results] == [
-        ("FAILED", "off by one"),
-        ("refuses", "not that"),
-        ("FAILED", "ZeroDivisionError: by zero"),
-    ]
 
 
 def test_real_processes_are_not_started_for_what_hangs_in_virtual_time(monkeypatch: pytest.MonkeyPatch):

@@ -22,7 +22,6 @@ from plugins import (
     OtherSizes,
     OwnBuffers,
     Raises,
-    Refuses,
     TellsOneRank,
 )
 
@@ -123,9 +122,3 @@ def test_a_deadlock_is_told_with_who_waits_for_what():
         "Deadlock: no rank can go on: rank 0 waits in barrier over (0, 1) for ranks [1]; "
         "rank 1 waits in all_reduce over (0, 1) for ranks [0]"
     )
-
-
-def test_what_is_refused_is_no_failure():
-    finding = tried("ends", plugin(Refuses))
-    assert (finding.status, finding.text) == ("refuses", "refuses: needs one node")
-    assert tried("ends", plugin(Refuses), (2,)).status == "ok"

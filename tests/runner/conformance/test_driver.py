@@ -18,7 +18,6 @@ from daso_bench.runner.conformance.checks import (
 )
 from daso_bench.runner.conformance.driver import drive, jittered
 from daso_bench.runner.conformance.given_workload import cut
-from daso_bench.runner.conformance.observer import changed, same
 from daso_bench.runner.conformance.scenario import Problem, Scenario
 from daso_bench.strategies.base import Shares
 from daso_bench.strategies.ddp import DDP
@@ -100,14 +99,6 @@ def test_two_drives_are_the_same_bit_for_bit_and_leave_the_generator_alone():
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_a_course_can_start_apart_and_stop_early():
-    start = lambda rank: torch.tensor([float(rank)], dtype=torch.float64)  # noqa: E731
-    histories = drive(scenario(Averager, start=start, stop_after=2))
-    assert [h.parameters[0].item() for h in histories] == [0, 1]
-    assert [h.steps for h in histories] == [2, 2]
-    assert {h.final.item() for h in histories} == {-0.5}
-
-
 def test_shares_cut_the_global_batch_anew():
     assert cut(6, Shares((3, 2, 1))) == (3, 2, 1)
     assert cut(12, Shares((3, 2, 1))) == (6, 4, 2)
@@ -126,12 +117,3 @@ def test_differences_name_their_first_element():
         require_equal(torch.tensor([0.0]), torch.tensor([float("nan")]), "here", names, tolerance=1.0)
     with pytest.raises(Failed, match=r"\[2\] elements, must be \[3\]"):
         require_equal(torch.zeros(2), torch.zeros(3), "here")
-
-
-def test_what_changed_is_named():
-    nan = torch.tensor([float("nan")])
-    assert same(nan, nan.clone())
-    assert not same(nan, torch.zeros(1))
-    before = {"a": torch.zeros(1), "b": nan, "c": torch.zeros(1)}
-    after = {"a": torch.ones(1), "b": nan.clone(), "d": torch.zeros(1)}
-    assert changed(before, after) == ["a", "c", "d"]

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from plugins import Averager, CallsMoreOverGloo, HangsOverGloo, OtherOverGloo
+from plugins import CallsMoreOverGloo, HangsOverGloo, OtherOverGloo
 
 from daso_bench.runner.conformance.checks import Candidate, Failed
 from daso_bench.runner.conformance.real_processes import as_in_virtual_time
@@ -14,9 +14,9 @@ def plugin(kind: type) -> Candidate:
     return Candidate(kind.__name__, kind, kind.Config())
 
 
-@pytest.mark.parametrize("kind", [Averager, DASO])
-def test_the_same_run_over_gloo(kind: type):
-    assert as_in_virtual_time(plugin(kind), (1, 1)) is None
+def test_the_same_run_over_gloo():
+    """Of a plug-in it is tested in `test_check_command.py`."""
+    assert as_in_virtual_time(plugin(DASO), (1, 1)) is None
 
 
 @pytest.mark.parametrize(
