@@ -5,7 +5,6 @@ warm-up they average after steps 1, H + 1, … (ours: H, 2H, …). `warmup_steps
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -75,49 +74,47 @@ def beside(
     comm: TorchCommunicator,
     strategy: Strategy,
     averager: Any,
-    *,
-    module: DistributedDataParallel | None = None,
+    module: DistributedDataParallel,
     optimizer: torch.optim.Optimizer | None = None,
-) -> dict[str, Any]:
-    """Train `strategy` beside an averager of PyTorch.
+) -> list[int]:
+    """Train `strategy` beside an averager of PyTorch; returns after which steps ours averaged.
 
-    `module`: where the backward pass goes, around the averaged model. `optimizer`: one that averages itself.
+    `module`: around the averaged model. `optimizer`: one that averages itself.
     """
-    theirs = net(torch.float64) if module is None else module.module
+    theirs = module.module
     step = optimizer or sgd(theirs.parameters())
 
     def step_theirs(made: Batch) -> None:
         # The averager leaves out parameters without gradients: they are cleared before, not after it.
         step.zero_grad()
-        backward(module or theirs, made)
+        backward(module, made)
         step.step()
         if optimizer is None:
             averager.average_parameters(theirs.parameters())
 
-    averaged = compare(comm, strategy, theirs, step_theirs)
-    return {"averaged_after": averaged, "verbs": dict(comm.traffic.verbs)}
+    return compare(comm, strategy, theirs, step_theirs)
 
 
 def wrapped(group: Any) -> DistributedDataParallel:
     return DistributedDataParallel(net(torch.float64), process_group=group, gradient_as_bucket_view=True)
 
 
-def post_local(comm: TorchCommunicator, unit: str) -> dict[str, Any]:
-    """`post_local_sgd` beside `PostLocalSGDOptimizer` and its hook."""
-    module = wrapped(comm.ddp_group())
-    nodes, _ = dist.new_subgroups(group_size=2)
-    state = PostLocalSGDState(comm.ddp_group(), nodes, start_localSGD_iter=10)
-    state.post_local_gradient_allreduce = unit == "node"
-    module.register_comm_hook(state, post_localSGD_hook)
-    averager = PeriodicModelAverager(period=4, warmup_steps=10 + 4 - 1)
-    optimizer = PostLocalSGDOptimizer(sgd(module.parameters()), averager)
-    switch = 10 * SIZE * comm.topology.ranks
-    config = PostLocalSGDConfig(switch_samples=switch, sync_every=4, unit=unit)
-    return beside(comm, PostLocalSGD(config), averager, module=module, optimizer=optimizer)
-
-
-post_local_by_rank = on_nodes([2, 2])(partial(post_local, unit="rank"))
-post_local_by_node = on_nodes([2, 2])(partial(post_local, unit="node"))
+@on_nodes([2, 2])
+def post_local(comm: TorchCommunicator) -> dict[str, Any]:
+    """Each unit of `post_local_sgd` beside `PostLocalSGDOptimizer` and its hook."""
+    averaged: dict[str, Any] = {}
+    for unit in ("rank", "node"):
+        module = wrapped(comm.ddp_group())
+        nodes, _ = dist.new_subgroups(group_size=2)
+        state = PostLocalSGDState(comm.ddp_group(), nodes, start_localSGD_iter=10)
+        state.post_local_gradient_allreduce = unit == "node"
+        module.register_comm_hook(state, post_localSGD_hook)
+        averager = PeriodicModelAverager(period=4, warmup_steps=10 + 4 - 1)
+        optimizer = PostLocalSGDOptimizer(sgd(module.parameters()), averager)
+        switch = 10 * SIZE * comm.topology.ranks
+        strategy = PostLocalSGD(PostLocalSGDConfig(switch_samples=switch, sync_every=4, unit=unit))
+        averaged[unit] = beside(comm, strategy, averager, module, optimizer)
+    return {"averaged_after": averaged}
 
 
 @on_nodes([2, 2])
@@ -128,5 +125,5 @@ def two_levels(comm: TorchCommunicator) -> dict[str, Any]:
         node, _ = dist.new_subgroups(group_size=2)
         strategy = EDNNComm(EDNNCommConfig(sync_every=4, exchange=exchange))
         averager = PeriodicModelAverager(period=4, warmup_steps=3)
-        averaged[exchange] = beside(comm, strategy, averager, module=wrapped(node))["averaged_after"]
+        averaged[exchange] = beside(comm, strategy, averager, wrapped(node))
     return {"averaged_after": averaged}
