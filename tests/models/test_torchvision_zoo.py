@@ -67,7 +67,7 @@ def test_every_model_gives_logits_in_train_and_eval_mode(name: str, monkeypatch:
         assert logits.shape == (2, spec.classes)
 
 
-@pytest.mark.parametrize("name", ["resnet18", "vgg11_bn", "mobilenet_v3_small", "vit_b_16"])
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v3_small", "vit_b_16"])
 @pytest.mark.parametrize("spec", [GREY_8, COLOUR_32], ids=str)
 def test_a_real_step_gives_every_parameter_a_finite_gradient(name: str, spec: InputSpec) -> None:
     torch.manual_seed(0)
