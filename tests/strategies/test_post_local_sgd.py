@@ -6,11 +6,7 @@ from typing import Any
 import pytest
 import torch
 from harness import drive
-from periodic import (
-    averaged_after,
-    scenario,
-    walk,
-)
+from periodic import averaged_after, scenario, walk
 from real_runs import entry  # pyright: ignore[reportMissingImports] (another folder of tests)
 
 from daso_bench.strategies.errors import ConfigError

@@ -5,11 +5,7 @@ from typing import Any
 import pytest
 import torch
 from harness import Mean
-from periodic import (
-    scenario,
-    sgd,
-    walk,
-)
+from periodic import scenario, sgd, walk
 from torch import Tensor, nn
 
 from daso_bench.strategies.errors import ConfigError
