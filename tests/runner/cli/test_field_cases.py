@@ -34,13 +34,12 @@ def test_a01_the_default_port_of_others_does_not_matter_and_a_taken_port_is_name
         assert len(read_json(directory.environment)["ranks"]) == 2
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a05_a_model_that_raises_on_any_rank_fails_the_run(tmp_path: Path, rank: int):
-    cfg = config(ranks=[2], results=tmp_path, model=Raises(rank=rank), eval_every_samples=32)
+def test_a05_a_model_that_raises_on_a_rank_fails_the_run(tmp_path: Path):
+    cfg = config(ranks=[2], results=tmp_path, model=Raises(rank=1), eval_every_samples=32)
     directory = RunDirectory.create(cfg.tree, tmp_path)
     outcome = local.launch(directory, ranks=2, threads=1, port=None, stall_s=60)
     assert (outcome.status, outcome.exit_code) == ("failed", 1)
-    assert outcome.reason == f"rank {rank}: RuntimeError: this model does not like me"
+    assert outcome.reason == "rank 1: RuntimeError: this model does not like me"
     assert "in forward" in outcome.details, "the traceback"
     assert directory.status()["status"] == "failed"
     kinds = [row["kind"] for row in read_records(directory.metrics).rows]
