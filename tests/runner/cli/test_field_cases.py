@@ -16,8 +16,6 @@ from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.runner.training.trainer import Trainer
 from daso_bench.strategies.errors import MachineError
 
-STRATEGIES = {"ddp": {}, "daso": {"warmup_epochs": 1, "cooldown_epochs": 1}}
-
 
 def run(cfg: RunConfig, **more: Any):
     return simulate(cfg, cfg.dataset.load(), **more)
@@ -47,14 +45,14 @@ def test_a05_a_model_that_raises_on_a_rank_fails_the_run(tmp_path: Path):
     assert "summary" not in kinds, "but it is no finished run"
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a17_a_last_batch_of_one_and_batch_norm(strategy: str):
+def test_a17_a_last_batch_of_one_and_batch_norm():
     """33 images, 2 ranks, batch 16:
 
     batches of 16 and 17, nobody gets a single sample, nothing is left out.
     """
-    keys: dict[str, Any] = {"ranks": [1, 1], "model": Awkward(), "dataset": Blobs(samples=33)}
-    done = run(config(strategy, keys=STRATEGIES[strategy], epochs=3, global_batch_size=16, **keys))
+    parts: dict[str, Any] = {"ranks": [1, 1], "model": Awkward(), "dataset": Blobs(samples=33)}
+    keys = {"warmup_epochs": 1, "cooldown_epochs": 1}
+    done = run(config("daso", keys=keys, epochs=3, global_batch_size=16, **parts))
     summary = done.results[0].summary
     assert (summary["status"], summary["steps"], summary["left_out_samples"]) == ("finished", 6, 0)
     assert done.contexts[0].progress.samples == 99

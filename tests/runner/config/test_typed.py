@@ -37,11 +37,6 @@ def test_all_kinds_of_fields_arrive_typed() -> None:
     )
 
 
-def test_interpolations_are_resolved() -> None:
-    tree = OmegaConf.create({"seed": 7, "group": {"steps": "${seed}"}})
-    assert typed(Example, tree.group, "group").steps == 7
-
-
 @pytest.mark.parametrize(
     ("node", "message"),
     [
