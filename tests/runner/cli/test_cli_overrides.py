@@ -41,9 +41,7 @@ def test_any_text_arrives_as_it_was_typed(text: str) -> None:
 @pytest.mark.parametrize(
     "key", ["run.name", "+run.tag", "++run.arm", "results_dir", "dataset.root", "study.name"]
 )
-@pytest.mark.parametrize(
-    "text", ["1e3", "Zürich", "runs#1", "~/imgs", "lr=0.1", "null", "a,b", "it's", "[x]", ""]
-)
+@pytest.mark.parametrize("text", ["1e3", "it's", ""])
 def test_every_text_key_takes_every_text(key: str, text: str) -> None:
     (word,) = quote_text([f"{key}={text}"], sweep=False)
     assert word.startswith(f"{key}=")

@@ -63,19 +63,16 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "says"),
+    ("arguments", "says"),
     [
-        (["--help"], 0, "daso-bench list [GROUP]"),
-        (["--version"], 0, f"daso-bench {daso_bench.__version__}"),
-        (["list", "models"], 0, "resnet18"),
-        (["list", "nosuch"], 2, "list nosuch: unknown"),
-        (["status", "results"], 0, "queued"),
+        (["--help"], "daso-bench list [GROUP]"),
+        (["--version"], f"daso-bench {daso_bench.__version__}"),
+        (["list", "models"], "resnet18"),
+        (["status", "results"], "queued"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_quick_answer_loads_nothing_heavy(
-    arguments: list[str], code: int, says: str, tmp_path: Path
-) -> None:
+def test_a_quick_answer_loads_nothing_heavy(arguments: list[str], says: str, tmp_path: Path) -> None:
     RunDirectory.create({"study": {"name": "s"}, "run": {"id": "r"}}, tmp_path / "results")
     script = (
         "import sys, atexit; from daso_bench.runner.cli.main import main\n"
@@ -86,8 +83,8 @@ def test_a_quick_answer_loads_nothing_heavy(
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
-    assert done.returncode == code
-    assert says in (done.stderr if code else done.stdout)
+    assert done.returncode == 0
+    assert says in done.stdout
     assert done.stdout.splitlines()[-1] == "[]"
 
 
@@ -100,10 +97,9 @@ def test_help_teaches_commands_choices_and_exit_codes() -> None:
     assert max(map(len, text.splitlines())) <= 120
 
 
-@pytest.mark.parametrize("arguments", [["claims"], ["--help"]])
-def test_a_reader_who_has_seen_enough_is_no_failure(arguments: list[str], tmp_path: Path) -> None:
+def test_a_reader_who_has_seen_enough_is_no_failure(tmp_path: Path) -> None:
     command = subprocess.Popen(
-        [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path, text=True
+        [*COMMAND, "claims"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path, text=True
     )
     assert command.stdout is not None
     command.stdout.close()
@@ -162,9 +158,7 @@ def test_one_run_is_launched_as_configured_and_summed_up(
     assert [entry.name for entry in tmp_path.iterdir()] == ["results"]
 
 
-@pytest.mark.parametrize(
-    "words", [["hydra.job.chdir=true"], ["-m", "seed=0,1"], ["-m", "hydra.job.chdir=true"]]
-)
+@pytest.mark.parametrize("words", [["hydra.job.chdir=true"], ["-m", "seed=0,1"]])
 def test_relative_paths_mean_from_here_in_runs_and_sweeps(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:

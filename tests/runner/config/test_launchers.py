@@ -7,7 +7,6 @@ import pytest
 from slurm_cases import composed, config
 
 from daso_bench.runner.config.launchers import OWN_OPTIONS, SlurmConfig
-from daso_bench.runner.config.load import load
 from daso_bench.strategies.errors import ConfigError
 
 DAY_MIN = 24 * 60
@@ -27,11 +26,6 @@ def test_a_key_that_the_launcher_does_not_have_is_unknown(launcher: str, key: st
         composed(f"launcher={launcher}", f"+launcher.{key}=x")
     assert "launcher.stall_s" in str(caught.value)
     assert f"launcher.{key}" not in str(caught.value).partition("known: ")[2].split(", ")
-
-
-def test_an_unknown_launcher_lists_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"launcher=slrum: unknown \(did you mean 'slurm'\?\); known: "):
-        composed("launcher=slrum")
 
 
 @pytest.mark.parametrize(("option", "key"), sorted(OWN_OPTIONS.items()))
@@ -54,7 +48,7 @@ def test_extra_options_come_from_the_command_line() -> None:
     assert launcher.srun == {"mpi": "none"}
 
 
-@pytest.mark.parametrize("word", ["30", "30:00", '"30:00"', "0:30:00", "'00:30:00'"])
+@pytest.mark.parametrize("word", ["30:00", "'00:30:00'"])
 def test_every_spelling_of_a_time_limit_is_read_from_the_command_line(word: str) -> None:
     launcher = composed("launcher=slurm", f"launcher.timeout_min={word}").launcher
     assert isinstance(launcher, SlurmConfig)
@@ -95,29 +89,13 @@ def test_a_value_out_of_its_bounds_is_refused(keys: dict[str, Any], message: str
         SlurmConfig(**keys)
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {"wait": True}, {"timeout_min": "2-00"}, {"partition": "gpu"}, {"account": "me"}, {"qos": "long"},
-        {"submit": False}, {"cpus_per_rank": 4}, {"gpus_per_rank": 1}, {"mem": "4G"}, {"exclusive": True},
-        {"array_parallelism": 1}, {"max_requeues": 0}, {"grace_s": 30}, {"snapshot": True},
-        {"python": "/bin/python"}, {"setup": ("module load x",)}, {"sbatch": {"nice": "1"}},
-        {"srun": {"mpi": "none"}}, {"threads_per_rank": 2}, {"stall_s": 9.0}, {"start_s": 9.0}, {"port": 9},
-        {"interface": "ib0"},
-    ],
-)  # fmt: skip
-def test_how_a_run_is_queued_does_not_make_it_another_run(keys: dict[str, Any], tmp_path: Path) -> None:
-    assert config(results=tmp_path, **keys).run_id == config(results=tmp_path).run_id
-
-
-def test_the_configuration_in_the_run_directory_says_the_same_again(tmp_path: Path) -> None:
-    from slurm_cases import directory
-
-    keys = {
-        "timeout_min": "1-12", "setup": ("module load CUDA",), "sbatch": {"distribution": "block:block"},
-        "srun": {"mpi": "none", "exact": ""}, "ranks": (3, 1),
+def test_how_a_run_is_queued_does_not_make_it_another_run(tmp_path: Path) -> None:
+    keys: dict[str, Any] = {
+        "wait": True, "timeout_min": "2-00", "partition": "gpu", "account": "me", "qos": "long",
+        "submit": False, "cpus_per_rank": 4, "gpus_per_rank": 1, "mem": "4G", "exclusive": True,
+        "array_parallelism": 1, "max_requeues": 0, "grace_s": 30, "snapshot": True,
+        "python": "/bin/python", "setup": ("module load x",), "sbatch": {"nice": "1"},
+        "srun": {"mpi": "none"}, "threads_per_rank": 2, "stall_s": 9.0, "start_s": 9.0, "port": 9,
+        "interface": "ib0",
     }  # fmt: skip
-    made = config(results=tmp_path, **keys)
-    again = load(directory(made).config)
-    assert again.launcher == made.launcher
-    assert again.run_id == made.run_id
+    assert config(results=tmp_path, **keys).run_id == config(results=tmp_path).run_id

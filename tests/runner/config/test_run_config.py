@@ -27,7 +27,6 @@ from daso_bench.runner.config.parts import RunInfo, StudyInfo, TrainConfig
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.config.schedules import Schedule
 from daso_bench.runner.config.typed import typed
-from daso_bench.runner.records.seed_ranges import check_fair
 from daso_bench.strategies.base import Strategy
 from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.progress import Plan
@@ -291,14 +290,6 @@ def test_a_trace_counts_by_what_it_holds_wherever_it_lies(tmp_path: Path) -> Non
     first = id_of("a.csv", "rank,step_s\n0,0.1\n")
     assert id_of("b.csv", "rank,step_s\n0,0.1\n") == first
     assert id_of("a.csv", "rank,step_s\n0,0.2\n") != first
-
-
-def test_unequal_trials_and_seeds_that_are_tuned_on_and_scored_are_refused():
-    check_fair({"ddp": 16, "daso": 16}, [1, 2], [3, 4])
-    with pytest.raises(ConfigError, match="ddp 16, daso 32; must be equal"):
-        check_fair({"ddp": 16, "daso": 32}, [1, 2], [3, 4])
-    with pytest.raises(ConfigError, match=r"seeds \[2\]"):
-        check_fair({"ddp": 16, "daso": 16}, [1, 2], [2, 3])
 
 
 def asked(monkeypatch: pytest.MonkeyPatch, trees: list[Any], check: Any) -> list[Any]:

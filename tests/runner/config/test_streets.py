@@ -4,18 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 from streets import (  # pyright: ignore[reportMissingImports] (another folder of tests)
-    image_of,
     mask_of,
     streets,
 )
 
-from daso_bench.datasets.cityscapes import Cityscapes
 from daso_bench.runner.cli.main import run
 from daso_bench.runner.records.json_lines import read_records
-
-BATCH, EPOCHS = 8, 2
 
 
 @pytest.fixture
@@ -55,11 +50,3 @@ def test_a_run_trains_on_changed_pairs_and_ends_with_a_miou(root: Path, tmp_path
     assert rows[-1]["count"] == 6
     about = json.loads((directory / "data.json").read_text())
     assert about["samples"] == {"train": 9, "validation": 3, "test": 6}
-
-
-def test_an_image_that_turns_bad_ends_the_run_with_its_name(root: Path) -> None:
-    assert run(["prepare", *KEYS]) == 0
-    data = Cityscapes(root=str(root), height=16, width=32).load()
-    image_of(root, "val", "ulm", 0).write_bytes(b"")
-    with pytest.raises(ValueError, match=r"ulm_000000_000019_leftImg8bit\.png: empty \(0 bytes\)$"):
-        data.test.batch(torch.arange(6))

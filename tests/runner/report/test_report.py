@@ -258,10 +258,3 @@ def test_the_speed_ups_are_there_for_printing_too(mixed: tuple[Path, Path]) -> N
     assert len((out / "speedups.md").read_text().splitlines()) == len(rows) + 2
     assert (out / "speedups.tex").read_text().count(r"\\") == len(rows) + 1
     assert {"speedups.csv", "speedups.md", "speedups.tex", "runs.csv", "arms.csv"} <= links
-
-
-def test_what_an_arm_shares_is_said_once_and_runs_say_the_rest(mixed: tuple[Path, Path]) -> None:
-    _, _, apart = (mixed[1] / "index.html").read_text().partition("What sets each arm and each run apart")
-    apart = apart.partition("</details>")[0]
-    assert apart.count("<code>strategy.sync_every=4</code>") == 1
-    assert apart.count("<code>seed=2</code>") == 2

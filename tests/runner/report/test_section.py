@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from sharing import Make, table
 
-from daso_bench.runner.report.build import report, section_classes
+from daso_bench.runner.report.build import report
 from daso_bench.strategies.errors import ConfigError
 
 MINE = '''
@@ -34,13 +34,6 @@ class Mine(Section):
         text = {"title": "My figure", "caption": "", "corner": str, "alternative": str}
         return one_each("mine", ["name"], draw=draw, **text)
 '''
-
-
-def test_sections_have_a_place_each_and_the_page_begins_with_bandwidth():
-    kinds = section_classes([])
-    assert len({kind.__name__ for kind in kinds}) == len(kinds) >= 9
-    assert kinds[0].__name__ == "BandwidthSection"
-    assert all(kind.__doc__ for kind in kinds)
 
 
 def test_a_section_without_anything_to_show_has_no_table_and_no_block(make_run: Make, tmp_path: Path):

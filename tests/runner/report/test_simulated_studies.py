@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 import torch
+from asking import run_here
 
 from daso_bench.runner.config.load import requests
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.launch import rank as rank_module
-from daso_bench.runner.launch.rank_process import RankTask
 from daso_bench.runner.machine import environment
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.report.claims import paper_claims
@@ -31,7 +31,7 @@ from daso_bench.runner.report.data.load import find_runs, load_run
 from daso_bench.runner.studies.plan import plan_of
 from daso_bench.runner.training.device_model import ClusterDevice
 
-STUDIES = int(os.environ.get("DASO_BENCH_STUDIES", "3"))
+STUDIES = int(os.environ.get("DASO_BENCH_STUDIES", "2"))
 HOLDS = ("supported", "reproduced", "partly")
 STUDY = """\
 # @package _global_
@@ -87,21 +87,6 @@ WORDS = (
 )
 
 
-class Link:
-    """The supervisor's end of a run in this process."""
-
-    call, steps = "", 0
-
-    def __init__(self) -> None:
-        self.finished: tuple[str, Any, str | None] = ("failed", None, None)
-
-    def finish(self, status: str, summary: Any = None, reason: str | None = None) -> None:
-        self.finished = status, summary, reason
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *_, **__: None
-
-
 class Machine:
     """Runs what it is given in this process, with noise of its own for each run; `slower`: times, by arm."""
 
@@ -118,12 +103,7 @@ class Machine:
     def start(self, directory: RunDirectory, config: RunConfig) -> None:
         self._runs += 1
         self._factor = self._slower.get(config.study.arm, 1.0)
-        link = Link()
-        directory.begin_attempt()
-        task = RankTask(run_dir=directory.path, rank=0, ranks=1, port=0, threads=1, entry="")
-        rank_module.run_all(task, link)  # pyright: ignore[reportArgumentType]
-        status, summary, reason = link.finished
-        directory.end_attempt(status, reason, summary=summary)
+        run_here(directory)
 
 
 @pytest.fixture

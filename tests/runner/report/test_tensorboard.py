@@ -73,13 +73,6 @@ def test_nan_is_a_value_and_rows_without_a_place_are_left_out(tmp_path: Path):
     assert numbers["loss/over samples"][0][2] == math.inf
 
 
-def test_a_second_conversion_takes_the_place_of_the_first(tmp_path: Path):
-    run = write(tmp_path / "run", evaluation(0))
-    converted(tmp_path)
-    write(run, evaluation(1))
-    assert len(read(converted(tmp_path) / "run")["accuracy/over samples"]) == 2
-
-
 def test_a_run_that_goes_on_is_followed_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     run = write(tmp_path / "run", evaluation(0), status="running")
     seen: list[int] = []

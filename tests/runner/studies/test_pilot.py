@@ -169,9 +169,14 @@ def test_too_little_sets_no_target(curves: list[tuple[float, ...]], said: str):
         choose(curves, [1.0] * len(curves), MANY, MANY)
 
 
+QUICK = (
+    *("+study=mission", "model=mlp", "train.epochs=1", "launcher=simulated", "cluster=ethernet_1g"),
+    *("cluster.nodes=2", "cluster.ranks_per_node=1"),
+)
+
+
 def test_the_command_runs_them_and_says_what_to_type(here: Path, capsys: pytest.CaptureFixture[str]):
-    words = ["+study=mission", "model=mlp", "train.epochs=1", "cluster.nodes=2", "cluster.ranks_per_node=1"]
-    code = code_of("pilot", *words)
+    code = code_of("pilot", *QUICK)
     said = " ".join(capsys.readouterr().out.split())
     assert code == 0, said
     kept = read_json(here / "results" / "mission_pilot" / "pilot.json")
@@ -179,18 +184,8 @@ def test_the_command_runs_them_and_says_what_to_type(here: Path, capsys: pytest.
     assert f"train.target={kept['value']:g} train.max_seconds=" in said
 
 
-QUICK = (
-    "+study=mission",
-    "model=mlp",
-    "train.epochs=1",
-    "cluster.nodes=2",
-    "cluster.ranks_per_node=1",
-    "train.target=0.2",
-)
-
-
 def test_the_command_stores_what_later_runs_are_held_against(here: Path, capsys: pytest.CaptureFixture[str]):
-    code = code_of("pilot", *QUICK, "--reference", "--output", "mine")
+    code = code_of("pilot", *QUICK, "train.target=0.2", "--reference", "--output", "mine")
     said = " ".join(capsys.readouterr().out.split())
     assert code == 0, said
     found = read(here / "mine" / "convergence" / "mission.yaml")

@@ -11,7 +11,6 @@ from runs import config
 
 from daso_bench.runner.config.compose import Request
 from daso_bench.runner.config.launchers import LocalConfig, SimulatedConfig, SlurmConfig, TorchrunConfig
-from daso_bench.runner.config.load import load
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.launch import local
 from daso_bench.runner.launch.launcher import launcher_of
@@ -91,17 +90,6 @@ def test_no_run_is_lost_whatever_its_seed_its_folder_or_its_phase(world: World) 
     assert len(plan_of(wanted).runs) == len(wanted)
 
 
-def test_all_run_and_the_directories_hold_what_was_run(world: World) -> None:
-    plan = plan_of(world.requests("A", "B", seeds=2))
-    results = run_all(plan, world.start, world.said.append, lambda: None)
-    assert world.started == ["A0", "B0", "B1", "A1"]
-    assert exit_code(results) == 0
-    assert failures(results) == []
-    for result in results:
-        assert isinstance(result.request, PlannedRun)
-        assert load(result.request.path / "config.yaml").run_id == result.request.path.name
-
-
 def test_repeating_a_sweep_runs_only_what_is_missing_or_failed(world: World) -> None:
     wanted = world.requests("A", "B", "C")
     world.fate = {"B": Outcome(status="failed", reason="rank 1 died", exit_code=1)}
@@ -174,15 +162,6 @@ def test_a_run_that_is_being_run_elsewhere_is_refused_by_name(world: World) -> N
     assert "is being run by pid" in str(results[0].outcome.reason)
     assert world.started == ["B0"]
     assert exit_code(results) == 2
-
-
-def test_one_run_is_never_started_into_an_existing_one(world: World) -> None:
-    run = PlannedRun.of(world.config("A"))
-    directory, ending = run_one(run, world.start)
-    assert (directory.path, ending.status) == (run.path, "finished")
-    with pytest.raises(ConfigError, match="is finished already"):
-        run_one(run, world.start)
-    assert world.started == ["A0"]
 
 
 def test_more_ranks_than_cores_are_refused_where_not_allowed(

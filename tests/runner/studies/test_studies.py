@@ -2,14 +2,12 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
+from asking import run_here
 
 from daso_bench.runner.config.load import requests
 from daso_bench.runner.config.run_config import RunConfig
-from daso_bench.runner.launch import rank as rank_module
-from daso_bench.runner.launch.rank_process import RankTask
 from daso_bench.runner.machine import environment
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.report.build import report
@@ -64,32 +62,7 @@ def check_verdict(runs: Sequence[RunConfig]) -> None:
         assert (again.strategy, again.cluster) == (plain.strategy, plain.cluster)
 
 
-class Link:
-    """The supervisor's end of a run in this process."""
-
-    call, steps = "", 0
-    finished: tuple[str, Any, str | None] = ("failed", None, None)
-
-    def finish(self, status: str, summary: Any = None, reason: str | None = None) -> None:
-        self.finished = status, summary, reason
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *_, **__: None
-
-
-def run_here(config: RunConfig) -> str:
-    """The run in this process, as the supervisor would leave its folder. Returns the status."""
-    directory = RunDirectory.create(config.tree, config.results_dir)
-    link = Link()
-    directory.begin_attempt()
-    task = RankTask(run_dir=directory.path, rank=0, ranks=1, port=0, threads=1, entry="")
-    rank_module.run_all(task, link)  # pyright: ignore[reportArgumentType]
-    status, summary, reason = link.finished
-    directory.end_attempt(status, reason, summary=summary)
-    return status
-
-
-@pytest.mark.parametrize("study", STUDIES)
+@pytest.mark.parametrize("study", ["paper_hsgd", "paper_heterogeneous", "heterogeneity"])
 def test_a_short_run_of_it_ends_in_a_report(study: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(environment, "commit_of", lambda source: ("0" * 40, None))
     words = ["seed=0,1", "train.max_steps=3"]
@@ -98,7 +71,7 @@ def test_a_short_run_of_it_ends_in_a_report(study: str, tmp_path: Path, monkeypa
     words += [f"study.arm={','.join(wanted)}"] if wanted else ["strategy=ddp,lasgd", "study.size=straggler"]
     runs = planned(study, *words, cwd=tmp_path)
     assert len(runs) == 4
-    assert [run_here(run) for run in runs] == ["finished"] * 4
+    assert [run_here(RunDirectory.create(run.tree, run.results_dir)) for run in runs] == ["finished"] * 4
     page = report(tmp_path / "results", tmp_path / "report").read_text(encoding="utf-8")
     assert "not drawn" not in page
     for name in wanted or ("ddp", "lasgd"):

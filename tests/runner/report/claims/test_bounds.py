@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from asking import run_here
 from sharing import there
 from test_rank_times import on
-from test_simulated_studies import Link
 from test_speedups import Make, answered, comparisons_of, study
 
 from daso_bench.runner.config.load import requests
-from daso_bench.runner.launch import rank as rank_module
-from daso_bench.runner.launch.rank_process import RankTask
 from daso_bench.runner.machine import environment
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.report.claims.bounds import (
@@ -182,12 +180,8 @@ def simulated(root: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> Run:
     monkeypatch.setattr(environment, "commit_of", lambda source: ("0" * 40, None))
     (request,) = requests([*WORDS.split(), *words], sweep=True, cwd=root)
     assert request.config is not None, request.error
-    directory, link = RunDirectory.create(request.config.tree, root), Link()
-    directory.begin_attempt()
-    task = RankTask(run_dir=directory.path, rank=0, ranks=1, port=0, threads=1, entry="")
-    rank_module.run_all(task, link)  # pyright: ignore[reportArgumentType]
-    status, summary, reason = link.finished
-    directory.end_attempt(status, reason, summary=summary)
+    directory = RunDirectory.create(request.config.tree, root)
+    run_here(directory)
     return load_run(directory.path, directory.path.name)
 
 

@@ -10,7 +10,6 @@ import pytest
 from rich.console import Console
 
 from daso_bench.runner.cli.main import main
-from daso_bench.runner.config import groups
 from daso_bench.runner.report.claims import paper_claims
 
 
@@ -70,17 +69,6 @@ def test_a_claim_tells_gain_headline_comparator_certainty_and_conditions() -> No
     }
 
 
-def test_each_claim_has_its_command_and_a_missing_study_is_said_to_be(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    _, out, _ = said(capsys)
-    lines = [line for line in out.splitlines() if line.startswith("test it")]
-    for claim, line in zip(paper_claims.load(), lines, strict=True):
-        there = (groups.CONF / "study" / f"{claim.study}.yaml").is_file()
-        told = f"daso-bench +study={claim.study}{'' if there else '  (not there yet)'}"
-        assert line.split(maxsplit=2)[2] == told
-
-
 def test_a_study_or_a_claim_of_ones_own_is_tested_with_its_folder(tmp_path: Path) -> None:
     shipped = {claim.id: claim for claim in paper_claims.load()}
     renamed = replace(shipped["hsgd_efficiency"], study="my_own")
@@ -102,10 +90,3 @@ def test_a_wrong_file_is_exit_code_2_and_one_sentence(
     code, out, error = said(capsys, "--config-dir", str(tmp_path))
     assert (code, out) == (2, "")
     assert error == f"daso-bench: {tmp_path / 'claims' / 'mine.yaml'}: paper: must be given\n"
-
-
-def test_help_teaches_where_claims_go(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = said(capsys, "--help")
-    assert code == 0
-    for word in ("--config-dir DIR", "DIR/claims", "docs/claims.md", "Exit codes"):
-        assert word in out

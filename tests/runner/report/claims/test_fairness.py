@@ -369,12 +369,6 @@ def test_what_nobody_has_recorded_is_shown_and_not_taken_for_equal() -> None:
     )
 
 
-def test_what_one_side_alone_has_recorded_is_a_difference() -> None:
-    table = fairness(*UNFAIR["summary__digests__initial_weights=None"][0])
-    row = row_of(table, "model.initial")
-    assert (row.baseline, row.arm, row.equal) == ("w0; w1; w2", NOT_RECORDED, False)
-
-
 def test_what_some_runs_of_both_sides_lack_is_not_equal_either() -> None:
     lacking = arms(both=lambda seed: {"environment__commit": None} if seed == 1 else {})
     row = row_of(fairness(*lacking), "code.commit")

@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core_studies import ALONE, Core, Make, made, usual
-from test_efficiency import answered, times_as_efficient, verdicts
+from core_studies import Core, Make, made
+from test_efficiency import STEADY, answered, times_as_efficient, verdicts
 
 from daso_bench.runner.report.claims.claim_tables import sentences, speedup_remarks
 from daso_bench.runner.report.sections.comparisons import warnings_of
-
-STUDY = {name: replace(core, spread=ALONE) for name, core in usual().items()}
 
 
 def queueing(core: Core, shares: Sequence[float | str | None]) -> Core:
@@ -38,7 +36,7 @@ def queueing(core: Core, shares: Sequence[float | str | None]) -> Core:
 def test_an_arm_without_cores_in_half_of_its_runs_gets_no_verdict(
     make_run: Make, tmp_path: Path, name: str, shares: Sequence[float | str | None], median: str
 ):
-    given = answered(made(make_run, tmp_path, STUDY | {name: queueing(STUDY[name], shares)}))
+    given = answered(made(make_run, tmp_path, STEADY | {name: queueing(STEADY[name], shares)}))
     (judged,) = verdicts(given, times_as_efficient(3))
     said = f"the machine was busy: the threads of a rank of {name} stood ready without a core for {median} "
     said += "in each second of training, all together; at most 0.01 s"
@@ -49,7 +47,7 @@ def test_an_arm_without_cores_in_half_of_its_runs_gets_no_verdict(
 
 
 def test_a_core_that_was_not_alone_gives_no_headroom(make_run: Make, tmp_path: Path):
-    arms = STUDY | {"one core": queueing(STUDY["one core"], (0.02,) * 5)}
+    arms = STEADY | {"one core": queueing(STEADY["one core"], (0.02,) * 5)}
     (judged,) = verdicts(answered(made(make_run, tmp_path, arms)), times_as_efficient(3))
     assert judged.verdict.word == "reproduced", judged.verdict.reasons
     said = "headroom not known: the machine was busy"
@@ -57,9 +55,9 @@ def test_a_core_that_was_not_alone_gives_no_headroom(make_run: Make, tmp_path: P
 
 
 def test_a_busy_machine_is_told_beside_the_comparison(make_run: Make, tmp_path: Path):
-    arms = STUDY | {
-        "native": queueing(STUDY["native"], (0.009, 0.02, None, 0.0, 0.0)),
-        "one core": queueing(STUDY["one core"], (0.03, 0.0, 0.0, 0.0, 0.0)),
+    arms = STEADY | {
+        "native": queueing(STEADY["native"], (0.009, 0.02, None, 0.0, 0.0)),
+        "one core": queueing(STEADY["one core"], (0.03, 0.0, 0.0, 0.0, 0.0)),
     }
     (said,) = [one for one in warnings_of(made(make_run, tmp_path, arms)) if "busy" in one]
     assert said.startswith(
@@ -67,8 +65,3 @@ def test_a_busy_machine_is_told_beside_the_comparison(make_run: Make, tmp_path: 
         "0.03 s in each second of training, all together"
     )
     assert "%" not in said
-
-
-def test_a_machine_of_its_own_is_not_worth_a_word(make_run: Make, tmp_path: Path):
-    comparison = made(make_run, tmp_path, STUDY | {"native": queueing(STUDY["native"], (0.01,) * 5)})
-    assert not any("busy" in one for one in warnings_of(comparison))

@@ -177,12 +177,6 @@ def test_runs_that_miss_the_target_leave_one_end_open(make_run: Make, tmp_path: 
     assert words.interval(ratio).startswith("≤ ")
 
 
-def test_an_arm_with_a_failed_run_still_counts_the_others(make_run: Make, tmp_path: Path):
-    study(make_run, tmp_path)
-    make_run(tmp_path, "daso", 9, status="failed", place={"arm": "daso", "role": ""})
-    assert line_of(tmp_path).fixed_work is not None
-
-
 def test_a_diverged_run_leaves_no_time_of_all_work(make_run: Make, tmp_path: Path):
     study(make_run, tmp_path, arm=ARM[:4])
     make_run(tmp_path, "daso", 4, (0.6, math.nan), status="diverged", place={"arm": "daso", "role": ""})
@@ -266,9 +260,7 @@ def test_the_page_begins_with_the_answer_and_the_table_has_its_numbers(make_run:
 
 @pytest.mark.parametrize(
     "times",
-    [
-        *((0.82,), (0.97,), (1.9,), (0.5,), (0.75, 1.4), (0.09, 1.05), (0.003, 40.0)),
-    ],
+    [(0.97,), (0.75, 1.4), (0.003, 40.0)],
 )
 def test_the_figure_has_labels_on_both_sides_of_1_wherever_its_ratios_lie(
     make_run: Make, tmp_path: Path, times: Sequence[float]

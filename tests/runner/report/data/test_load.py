@@ -12,7 +12,7 @@ from daso_bench.runner.report.data.load import find_runs, load_run, load_runs
 
 
 @pytest.mark.parametrize("name", ["status.json", "config.yaml", "environment.json"])
-@pytest.mark.parametrize("content", [None, "", "\0\0", "[1, 2]", '{"a"', "\xff", "a: ${b", "- ]"])
+@pytest.mark.parametrize("content", [None, "", "[1, 2]", "\xff", "a: ${b"])
 def test_a_lost_file_is_named(make_run: Make, tmp_path: Path, name: str, content: str | None) -> None:
     path = make_run(tmp_path, "daso", 3)
     (path / name).unlink()

@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sharing import Make, all_compared, compared, table
+from sharing import Make, compared, table
 
 from daso_bench.runner.report.build import report
-from daso_bench.runner.report.data.arms import metrics_of
 from daso_bench.runner.report.data.load import load_runs
-from daso_bench.runner.report.data.metric import ACCURACY, MIOU, TOP5, metric_of, target_words
+from daso_bench.runner.report.data.metric import ACCURACY, MIOU, TOP5, metric_of
 from daso_bench.runner.report.diff import arms_of, numbers
 
 
@@ -66,23 +65,6 @@ def test_its_tables_have_columns_of_miou_with_the_numbers(of_miou: Path) -> None
         assert not [name for name in first if "accuracy" in name.replace("pixel_accuracy", "")]
 
 
-def test_a_classification_study_has_the_columns_it_always_had(make_run: Make, tmp_path: Path) -> None:
-    study(make_run, tmp_path / "runs", "accuracy")
-    page = report(tmp_path / "runs", tmp_path / "out").read_text()
-    assert "mIoU" not in page
-    assert "Final accuracy</th>" in page
-    runs = list(table(tmp_path / "out" / "runs.csv")[0])
-    assert runs[runs.index("samples_per_s") + 1 :][:3] == [
-        "final_accuracy",
-        "best_accuracy",
-        "payload_bytes_intra",
-    ]
-    rows = list(table(tmp_path / "out" / "evaluations.csv")[0])
-    assert rows[rows.index("split") :][:5] == ["split", "accuracy", "correct", "count", "loss"]
-    assert "final_accuracy_mean" in table(tmp_path / "out" / "arms.csv")[0]
-    assert (tmp_path / "out" / "accuracy_time.svg").exists()
-
-
 def test_a_target_of_top5_is_shown_by_top5(make_run: Make, tmp_path: Path) -> None:
     study(make_run, tmp_path / "runs", "top5")
     page = report(tmp_path / "runs", tmp_path / "out").read_text()
@@ -91,16 +73,6 @@ def test_a_target_of_top5_is_shown_by_top5(make_run: Make, tmp_path: Path) -> No
     assert [row["final_top5"] for row in table(tmp_path / "out" / "runs.csv")] == ["0.78"] * 3 + ["0.7"] * 3
     row = table(tmp_path / "out" / "evaluations.csv")[0]
     assert (row["top5"], row["accuracy"]) == ("0.6", "0.3")
-
-
-def test_metrics_share_no_comparison(make_run: Make, tmp_path: Path) -> None:
-    for metric in ("top5", "accuracy", "miou"):
-        study(make_run, tmp_path, metric, study="one")
-    comparisons = all_compared(tmp_path)
-    assert [comparison.metric for comparison in comparisons] == [ACCURACY, MIOU, TOP5]
-    assert [len(comparison.runs) for comparison in comparisons] == [6, 6, 6]
-    assert all(run.judged_by == one.metric for one in comparisons for run in one.runs)
-    assert metrics_of(comparisons) == [ACCURACY, MIOU, TOP5]
 
 
 def test_two_metrics_share_no_figure_and_no_column(make_run: Make, tmp_path: Path) -> None:
@@ -156,8 +128,3 @@ def test_a_run_that_failed_early_is_judged_by_its_task(make_run: Make, tmp_path:
     comparison = compared(tmp_path)
     assert comparison.metric == MIOU
     assert [run.judged_by for run in comparison.runs] == [MIOU, MIOU]
-
-
-def test_a_target_in_words() -> None:
-    assert target_words("miou", 0.85) == "mIoU 0.85"
-    assert target_words("loss", 0.5) == "loss 0.5"

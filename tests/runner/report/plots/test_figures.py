@@ -5,13 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from sharing import Make, compared, there
 
-from daso_bench.runner.report.plots.arm_style import colour, line, marker
 from daso_bench.runner.report.plots.curves import ARMS_PER_PANEL, curves
 from daso_bench.runner.report.plots.strip_plot import target_strip
-from daso_bench.runner.report.plots.style import drawing, label_logarithmic, numbers, wrapped
+from daso_bench.runner.report.plots.style import drawing, numbers
 
 
 def markers(axes: Axes) -> list[tuple[str, float]]:
@@ -20,11 +18,6 @@ def markers(axes: Axes) -> list[tuple[str, float]]:
         (str(line.get_marker()), np.asarray(line.get_xdata(), dtype=float)) for line in axes.get_lines()
     ]
     return [(marker, float(place[0])) for marker, place in places if len(place) == 1]
-
-
-def test_no_two_arms_look_alike() -> None:
-    assert len({(colour(index), line(index), marker(index)) for index in range(252)}) == 252
-    assert len({colour(index) for index in range(7)}) == 7
 
 
 def test_many_arms_are_split_into_panels_with_legends_outside(make_run: Make, tmp_path: Path) -> None:
@@ -82,30 +75,8 @@ def test_a_run_that_misses_the_target_stands_right_of_all_others(make_run: Make,
     assert "not reached" in [text.get_text() for text in axes.texts]
 
 
-def test_long_labels_are_broken_at_commas() -> None:
-    label = "daso, strategy.sync_every=16, train.precision=fp64, seed=1"
-    assert wrapped(label).replace("\n", " ") == label
-    assert max(map(len, wrapped(label).splitlines())) <= 36
-
-
 def test_axis_labels_are_what_they_stand_at() -> None:
     format_tick = numbers()
     assert [format_tick(value) for value in (0, 0.1 + 0.2, 12.5, 20, 1e6, 12345.5)] == [
         *("0", "0.3", "12.5", "20", "1,000,000", "12,345.5")
     ]
-
-
-@pytest.mark.parametrize(
-    ("low", "high"), [(75, 190), (105, 160), (0.63, 0.88), (0.9, 45), (0.02, 300), (1e-4, 1e5)]
-)
-def test_a_logarithmic_axis_has_labels_in_both_halves(low: float, high: float) -> None:
-    axes = Figure().subplots()
-    axes.set_yscale("log")
-    axes.set_ylim(low, high)
-    label_logarithmic(axes.yaxis)
-    middle = (low * high) ** 0.5
-    ticks = axes.get_yticks()
-    assert any(low <= tick < middle for tick in ticks)
-    assert any(middle < tick <= high for tick in ticks)
-    assert len(ticks) <= 14
-    assert axes.get_ylim() == (low, high)

@@ -1,9 +1,7 @@
 """A figure on the page: written as two files; one that fails says why and costs nothing else."""
 
-import sys
 from pathlib import Path
 
-import pytest
 from matplotlib.figure import Figure
 
 from daso_bench.runner.report.plots.pictures import Plot, picture
@@ -41,8 +39,3 @@ def test_a_figure_that_fails_says_why(tmp_path: Path):
     assert (made.title, made.svg) == ("My title", None)
     assert made.failure == "not drawn: RuntimeError: no fonts here"
     assert list(tmp_path.iterdir()) == []
-
-
-def test_without_a_plotting_library_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "daso_bench.runner.report.plots.style", None)
-    assert picture(plot(broken), tmp_path).failure.startswith("not drawn: ModuleNotFoundError")
