@@ -176,20 +176,6 @@ def test_an_undone_step_changes_no_time_and_no_flag():
     assert replica.take_device_ns() == (2 * once[0], 2 * once[1])
 
 
-def test_where_the_host_does_not_wait_daso_records_no_transfer_times():
-    class Ahead(Trainer):
-        def begin(self, resumed_from: str | None) -> None:
-            self.context.comm.host_waits = False
-            super().begin(resumed_from)
-
-    cfg = config("daso", epochs=3)
-    for loop, recorded in ((Trainer, True), (Ahead, False)):
-        summary = simulate(cfg, cfg.dataset.load(), loop=loop).results[0].summary["strategy"]
-        assert [summary[key] is not None for key in ("transfer_s", "blocked_s")] == [recorded, recorded]
-        if not recorded:
-            assert summary["overlap"] is None, "1 would say that nothing was waited for"
-
-
 @pytest.mark.parametrize(
     ("epochs", "every", "step"),
     [
@@ -219,21 +205,6 @@ def test_where_flags_are_delayed_ranks_agree_before_the_end_an_evaluation_and_a_
     if step == 2:
         assert not [row for row in done.metrics.rows if row["kind"] == "evaluation"]
         assert not list(tmp_path.glob("step_*"))
-
-
-def test_a_pause_waits_for_the_device_before_the_clock_reads_the_time():
-    waited_in: list[str] = []
-
-    class Watched(Trainer):
-        def begin(self, resumed_from: str | None) -> None:
-            replica, clock = self.context.replica, self.context.clock
-            replica.wait_pending = lambda: waited_in.append(clock.segment)
-            super().begin(resumed_from)
-
-    cfg = config(ranks=[1], epochs=2)
-    simulate(cfg, cfg.dataset.load(), loop=Watched)
-    assert waited_in
-    assert set(waited_in) == {"train"}, "what still runs belongs to training"
 
 
 # ------------------------------------------------------------------ NCCL operations

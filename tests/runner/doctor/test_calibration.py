@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from asking import code_of
 
-from daso_bench.runner.cli.main import main
 from daso_bench.runner.communication.link_costs import ClusterNetwork
 from daso_bench.runner.config import load
 from daso_bench.runner.config.cluster import DeviceConfig
@@ -309,12 +309,6 @@ def test_clamped_and_infinite_numbers_are_written_and_read(
     assert remark in text
 
 
-def test_the_trace_is_what_a_device_reads(tmp_path: Path):
-    own = np.array([[1e-3, 2e-3], [3.000123e-3, 4e-3]])
-    calibration_file.write(tmp_path / "new" / "mine.csv", calibration_file.trace(own))
-    assert read_trace(tmp_path / "new" / "mine.csv", 1) == (3.000123e-3, 4e-3)
-
-
 def run_of(folder: Path, *words: str) -> RunConfig:
     (request,) = compose(["launcher=simulated", *words], sweep=False, config_dir=folder)
     assert request.composed is not None, request.error
@@ -349,13 +343,6 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def code_of(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as caught:
-        main(["calibrate", *arguments])
-    assert isinstance(caught.value.code, int)
-    return caught.value.code
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -382,7 +369,7 @@ def test_a_wrong_request_is_refused_before_anything_starts(
     arguments: list[str],
     message: str,
 ):
-    assert code_of(*arguments) == 2
+    assert code_of("calibrate", *arguments) == 2
     assert message in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["full"]
 
@@ -394,7 +381,7 @@ def test_a_cluster_that_is_there_is_not_replaced(
     file = tmp_path / "out" / "cluster" / there
     file.parent.mkdir(parents=True)
     file.write_text("kept")
-    assert code_of("--name", "mine", "--output", "out") == 2
+    assert code_of("calibrate", "--name", "mine", "--output", "out") == 2
     assert f"{there}: is there already; --force replaces it" in capsys.readouterr().err
     assert file.read_text() == "kept"
 
@@ -416,7 +403,7 @@ def test_a_measurement_that_fails_or_is_interrupted_writes_nothing(
     ends: int,
 ):
     monkeypatch.setattr(local, "launch", lambda *_, **__: outcome(status, code))
-    assert code_of("cluster=one_node") == ends
+    assert code_of("calibrate", "cluster=one_node") == ends
     assert [path.name for path in tmp_path.iterdir()] == ["full"]
     shown = capsys.readouterr()
     assert ("nothing is written: rank 1 died" in shown.out) == (ends != 130)

@@ -309,10 +309,6 @@ def test_the_words_become_a_short_job_that_is_not_repeated(tmp_path: Path):
     assert slurm_check.create_directory(config, strategies).path != directory.path
 
 
-def test_a_directory_without_an_entry_is_trained(tmp_path: Path):
-    assert entry_of(RunDirectory(tmp_path)) is None
-
-
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

@@ -91,14 +91,6 @@ def test_a_rank_hears_that_it_shall_stop(how: str) -> None:
         assert process.communicate()[0] == "interrupt\n"
 
 
-def test_a_rank_leaves_when_its_supervisor_is_gone() -> None:
-    process, line = child("time.sleep(60)")
-    with process:
-        read(line)
-        line.close()
-        assert process.wait(5) == 1
-
-
 def test_a_supervisor_that_does_not_read_holds_no_rank_up() -> None:
     """Full line: beats are dropped and the rank still hears; only its report waits."""
     process, line = child(

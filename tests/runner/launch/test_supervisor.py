@@ -2,10 +2,7 @@
 
 import json
 import os
-import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +11,7 @@ from typing import Any
 import pytest
 
 from daso_bench.runner.launch import supervisor as module
-from daso_bench.runner.launch.failures import Fault, Rank, exception_fault, exit_fault, is_stopped, root_cause
+from daso_bench.runner.launch.failures import Fault, Rank, exception_fault, exit_fault, root_cause
 from daso_bench.runner.launch.supervisor import Ranks, Supervisor, run_attempt
 from daso_bench.runner.machine.signals import Interrupts
 from daso_bench.runner.records.run_directory import Outcome, RunDirectory
@@ -182,19 +179,6 @@ def test_a_silent_rank_is_frozen_if_it_is_stopped_or_on_another_machine(
         known = frozen_s is not None and now_s >= frozen_s
         assert [fault.rank for fault in scene.supervisor._faults] == ([0] if known else [])
     assert scene.ranks[0].silent is remote
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_process_is_stopped_by_sigstop_alone() -> None:
-    with subprocess.Popen(["sleep", "60"]) as sleeper:
-        assert not is_stopped(sleeper.pid)
-        sleeper.send_signal(signal.SIGSTOP)
-        end = time.monotonic() + 5
-        while not is_stopped(sleeper.pid) and time.monotonic() < end:
-            time.sleep(0.01)
-        assert is_stopped(sleeper.pid)
-        sleeper.kill()
-    assert not is_stopped(sleeper.pid)
 
 
 def test_ranks_that_finished_and_do_not_leave_are_killed(

@@ -86,16 +86,6 @@ def holds(modelled: tuple[float, float], least: float, greatest: float) -> bool:
     return least <= modelled[0] < least + 0.01 and greatest - 0.01 < modelled[1] <= greatest
 
 
-def test_a_published_bandwidth_is_what_the_clock_calls_bytes_over_time():
-    """The tables' own columns: 5.51 and 1.17 GB/s at the end."""
-
-    def bus_gb_s(published: dict[int, float], size: int) -> float:
-        return 2 * 31 / 32 * size / published[size] / 1e3
-
-    assert bus_gb_s(INFINIBAND, 512 * MIB) == pytest.approx(5.51, abs=0.005)
-    assert bus_gb_s(ETHERNET, 256 * MIB) == pytest.approx(1.17, abs=0.005)
-
-
 def test_10_gbit_ethernet_as_we_ship_it_is_right_within_a_twentieth_from_2_mib_on():
     modelled = ratios(shipped("ethernet_10g"), ETHERNET)
     assert holds(between(modelled, 2 * MIB), 0.95, 1.05)

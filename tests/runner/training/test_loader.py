@@ -230,5 +230,3 @@ def test_workers_change_no_bit_of_a_run(tmp_path: Path) -> None:
     steps = len(plain.dataset.load().train) // plain.train.global_batch_size
     assert steps > 2 * workers.launcher.prefetch_batches
     assert trained(workers) == result
-    unchanged = config(**same, results=tmp_path / "unchanged")
-    assert trained(unchanged) != result, "the images were changed"

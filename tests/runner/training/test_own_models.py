@@ -33,7 +33,7 @@ def steady(rank: int, samples: int) -> int:
 
 
 @pytest.mark.parametrize("model", [Lazy(), Sometimes(), Sometimes(never=True)], ids=["lazy", "some", "never"])
-@pytest.mark.parametrize("strategy", ["ddp", "daso", "local_sgd"])
+@pytest.mark.parametrize("strategy", ["ddp", "daso"])
 def test_real_ranks_train_the_model_of_virtual_time(tmp_path: Path, strategy: str, model: Any):
     cfg = config(strategy, keys=KEYS.get(strategy), model=model, ranks=[1, 1], results=tmp_path)
     final = final_model(finished(cfg)[0])
@@ -102,8 +102,10 @@ def plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return ["--config-dir", str(folder.parent), "dataset=digits", "train.max_steps=4"]
 
 
-@pytest.mark.parametrize("model", ["lazy", "sometimes"])
-@pytest.mark.parametrize(("launcher", "cluster"), [("local", "one_node"), ("simulated", "ethernet_1g")])
+@pytest.mark.parametrize(
+    ("model", "launcher", "cluster"),
+    [("lazy", "local", "one_node"), ("sometimes", "simulated", "ethernet_1g")],
+)
 def test_models_are_found_as_plug_ins(plug_in: list[str], model: str, launcher: str, cluster: str):
     words = [f"launcher={launcher}", f"cluster={cluster}", "cluster.nodes=1", "cluster.ranks_per_node=2"]
     # The operations of a model that looks at its numbers cannot be counted.

@@ -147,11 +147,6 @@ def test_what_is_no_packed_file_is_not_written_over_and_an_empty_file_is(tmp_pat
     assert write_set(Blobs(), NodeBatch(path=str(tmp_path / "empty")), Blobs().load(), silent)
 
 
-def test_random_changes_of_images_need_no_other_file(reader: NodeBatch) -> None:
-    flipped = Blobs(augment="flip")
-    open_set(flipped, reader, flipped.load()).packed.close()
-
-
 def test_the_file_lies_with_the_data_one_for_each_order(tmp_path: Path) -> None:
     root = str(tmp_path / "data")
     folder = tmp_path / "data" / ".daso-bench"

@@ -99,13 +99,3 @@ def test_the_whole_plan_of_two_nodes_of_which_one_is_shaped():
     quiet, plain = (plan([Shape()], "/proc/1/fd/3", ipv6=ipv6) for ipv6 in (True, False))
     assert any("addrgenmode" in line for _, _, lines in quiet for line in lines)
     assert not any("addrgenmode" in line for _, _, lines in plain for line in lines)
-
-
-def test_each_pair_of_low_port_bits_has_a_class_of_its_own_and_no_class_shapes():
-    _, first, *rest = shaping_lines("e0", Shape(12.5e6))
-    assert first == "qdisc add dev e0 parent 2:1 handle 3: htb default 1", "in the place of tbf's own queue"
-    classes, filters = rest[::2], rest[1::2]
-    assert len({line.split()[7] for line in classes}) == 64
-    assert [line.split()[7] for line in classes] == [line.split()[-1] for line in filters]
-    assert len({line.partition(" u32 ")[2].partition(" flowid ")[0] for line in filters}) == 64
-    assert all("rate 100gbit" in line and line.endswith(" quantum 9014") for line in classes)

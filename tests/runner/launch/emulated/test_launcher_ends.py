@@ -13,7 +13,7 @@ import pytest
 from launched import emulated, supervised, wait_for_checkpoint
 from leftovers import all_gone, holders, living, networks
 from real_runs import finished, history, launch, members, same_model
-from runs import Raises, config
+from runs import config
 
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.training import checkpoint
@@ -55,13 +55,6 @@ class Look:
         if steps and self._act is not None and self.acted_s is None:
             self.acted_s = time.monotonic()
             self._act()
-
-
-def test_nothing_is_left_of_a_run_in_which_a_rank_raised(tmp_path: Path):
-    with nothing_left() as pids:
-        _, outcome = launch(emulated(model=Raises(rank=1), results=tmp_path), on_event=Look(pids))
-        assert (outcome.status, outcome.exit_code) == ("failed", 1)
-        assert outcome.reason == "rank 1: RuntimeError: this model does not like me"
 
 
 def test_a_run_whose_nodes_lose_their_links_fails_soon_with_the_reason_and_leaves_nothing(tmp_path: Path):

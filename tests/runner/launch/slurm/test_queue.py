@@ -73,14 +73,6 @@ def test_many_ids_are_asked_for_in_few_calls_and_an_array_in_one(cluster: Cluste
     assert max(len(" ".join(call)) for call in calls) < 4000
 
 
-def test_a_job_that_squeue_does_not_know_yet_is_absent(cluster: Cluster) -> None:
-    env = cluster(delay_s=60.0)
-    id = submit()
-    assert queue.in_queue([id]) == {}
-    fake.change(env, delay_s=0.0)
-    assert set(queue.in_queue([id])) == {id}
-
-
 def test_accounting_knows_how_a_job_ended(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     env = cluster()
     array = submit("--array=0-1")
