@@ -105,7 +105,7 @@ def require_same_walk(
 
 
 def require_same_calls(got: Sequence[Call], wanted: Sequence[Call], where: str) -> None:
-    """Raise Failed unless both have the same calls, each equally often."""
+    """Raise Failed unless both have the same calls, each equally often, in any order."""
     ours, theirs = Counter(got), Counter(wanted)
     for call in [*(ours - theirs), *(theirs - ours)]:
         raise Failed(

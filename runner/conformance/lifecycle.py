@@ -16,7 +16,6 @@ from .checks import (
     RanksOfNodes,
     require_agreement,
     require_equal,
-    require_same_calls,
     require_same_walk,
 )
 from .driver import drive
@@ -203,7 +202,11 @@ def _require_continued(new: History, old: History, where: str, *, complete: bool
         [call for call in history.calls if call.during in kinds and first <= call.step < end]
         for history in (new, old)
     )
-    require_same_calls(ours, theirs, f"{where}: rank {new.rank}")
+    for call, must in zip(ours, theirs, strict=False):
+        if call != must:
+            raise Failed(f"{where}: rank {new.rank}, step {call.step + 1}: calls {call}, must call {must}")
+    if len(ours) != len(theirs):
+        raise Failed(f"{where}: rank {new.rank} makes {len(ours)} calls, must make {len(theirs)}")
 
 
 def _without_times(value: Any) -> Any:

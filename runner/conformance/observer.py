@@ -98,14 +98,11 @@ class ScenarioObserver(Observer):
         reads_loss = trainer.context.strategy.reads_epoch_loss
         if phase == "epoch" and reads_loss and self.scenario.losses is not None:
             progress.epoch_loss = self.scenario.losses(progress.epoch)
-        if phase == "finalize":
-            self.history.blocked_ns = self.traffic.blocked_ns
 
     def on_step(self, trainer: Trainer, loss: Tensor) -> None:
         progress, schedule = trainer.context.progress, trainer.context.config.schedule
         assert isinstance(schedule, GivenRates)
         self.history.known[progress.step] = schedule.before
-        self.history.losses[progress.step + 1] = loss.item()
         self.history.sizes[progress.step + 1] = progress.samples_of_rank
 
     def on_step_counted(self, trainer: Trainer, *, agreed: bool, met: bool) -> None:

@@ -128,7 +128,7 @@ class History:
     after `finalize`; `given`: the model inside `averaged_model` after it. `disturbed[k]` names what
     `averaged_model` or a checkpoint after step k has changed, and must be empty. `unwaited` counts operations
     that were launched and never waited for. Clocks are nanoseconds since the first step began: `sharing_ns`
-    in `shares`, `blocked_ns` in collectives before `finalize`, `snapshot_ns` in `snapshot`.
+    in `shares`, `snapshot_ns` in `snapshot`.
     """
 
     rank: int
@@ -136,7 +136,6 @@ class History:
     names: list[tuple[str, int]] = field(default_factory=list)
     parameters: dict[int, Tensor] = field(default_factory=dict)
     buffers: dict[int, Tensor] = field(default_factory=dict)
-    losses: dict[int, float] = field(default_factory=dict)
     agreed: dict[int, bool] = field(default_factory=dict)
     met: dict[int, bool] = field(default_factory=dict)
     samples: dict[int, int] = field(default_factory=dict)
@@ -155,7 +154,6 @@ class History:
     labels: list[str] = field(default_factory=list)
     end_ns: int = 0
     sharing_ns: int = 0
-    blocked_ns: int = 0
     snapshot_ns: int = 0
     unwaited: int = 0
     strategy: Any = None

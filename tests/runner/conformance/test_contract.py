@@ -19,6 +19,7 @@ from plugins import (
     NeverWaits,
     NoOverlap,
     OneBucket,
+    OtherOrderAfterResume,
     OtherSizes,
     OwnBuffers,
     Raises,
@@ -60,6 +61,7 @@ def test_a_plug_in_that_keeps_the_contract_passes(name: str):
             "stopped after step 1, after finalize(): rank 1 differs from rank 0",
         ),
         (ForgetsState, "resumes", "saved after step 1 and resumed: rank 0, after step 3: "),
+        (OtherOrderAfterResume, "resumes", ": rank 0, step 2: calls broadcast on parameters "),
         (
             IgnoresStopRequests,
             "hears stop requests",

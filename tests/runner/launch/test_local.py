@@ -21,7 +21,7 @@ from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 from daso_bench.strategies.errors import MachineError
 
 HERE = Path(__file__).parents[1]
-LIMIT_S = 25.0  # on a busy machine; far below what a hang takes, `stall_s`
+LIMIT_S = 10.0
 Events = list[dict[str, Any]]
 
 

@@ -170,7 +170,7 @@ def test_a_killed_rank_ends_all_and_the_run_resumes_bit_for_bit(
     broken, outcome = launch(
         make(tmp_path / "broken"), on_event=lambda event: pids.extend(event.get("pids", []))
     )
-    assert time.time() - killed.stat().st_mtime < 20
+    assert time.time() - killed.stat().st_mtime < 10
     assert (outcome.status, outcome.exit_code) == ("failed", 1)
     assert f"rank {victim}: killed by SIGKILL" in (outcome.reason or "")
     assert not left_behind()

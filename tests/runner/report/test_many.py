@@ -13,6 +13,8 @@ from daso_bench.runner.report.plots.curves import curves, quartiles
 from daso_bench.runner.report.plots.style import drawing
 
 NAN = float("nan")
+LARGEST_PAGE_BYTES = 5e6  # of 1,000 runs
+FIGURE_BYTES = 1e6  # of them, for figures
 
 
 def line(*values: float) -> list[tuple[float, float]]:
@@ -56,9 +58,10 @@ def test_above_the_limit_runs_give_way_to_medians_and_bands(
     assert np.asarray(median.get_ydata()) == pytest.approx([0.65, 0.9])
 
 
-def test_the_page_of_many_runs_folds_them_and_says_once_what_they_share(
+def test_the_page_of_many_runs_folds_them_says_once_what_they_share_and_stays_small(
     make_run: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The size of a page of 1,000 runs follows from two pages that differ by a few."""
     monkeypatch.setattr(build, "picture", lambda plot, output: plot)
     monkeypatch.setattr(arms, "MANY_RUNS", 4)
     monkeypatch.setattr(build, "MANY_RUNS", 4)
@@ -68,3 +71,8 @@ def test_the_page_of_many_runs_folds_them_and_says_once_what_they_share(
     assert "Every run (5)" in page
     assert all(path.name in page for path in runs)
     assert page.count("train.global_batch_size=64") == 2, "in the common settings and in the script"
+    for seed in range(5, 10):
+        make_run(tmp_path / "runs", "daso", seed)
+    larger = build.report(tmp_path / "runs", tmp_path / "out").read_text()
+    run_bytes = (len(larger.encode()) - len(page.encode())) / 5
+    assert len(page.encode()) + 995 * run_bytes + FIGURE_BYTES < LARGEST_PAGE_BYTES
