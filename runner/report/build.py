@@ -14,14 +14,12 @@ from ...strategies.errors import ConfigError
 from ..machine.folders import writing
 from . import sections, words
 from .claims import convergence_points, paper_claims
-from .claims.judge import judge
-from .claims.speedups import all_speedups
-from .data.arms import MANY_RUNS, compare
-from .data.load import load_runs
+from .data.arms import MANY_RUNS
 from .plots.arm_style import swatch
 from .plots.pictures import picture
 from .reproduce import command_of, script_of
-from .section import Results, Section
+from .results import Results, results_of
+from .section import Section
 from .tables import latex, markdown, write_csv
 
 SECTIONS = "sections"  # the folder of sections in --config-dir
@@ -37,11 +35,7 @@ def report(directory: Path, output: Path, config_dir: Path | None = None) -> Pat
     """
     output = Path(output)
     folders = [config_dir] if config_dir else []
-    runs = load_runs(Path(directory), "report")
-    comparisons = compare(runs)
-    speedups = all_speedups(comparisons, convergence_points.load(folders))
-    judged = judge(paper_claims.load(folders), speedups, comparisons)
-    results = Results(runs=runs, comparisons=comparisons, speedups=speedups, judged=judged)
+    results = results_of(Path(directory), "report", config_dir)
     made = [section(results) for section in section_classes(folders)]
     with writing(f"report {output}"):
         output.mkdir(parents=True, exist_ok=True)

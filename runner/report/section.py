@@ -1,17 +1,12 @@
 """The contract of a section: tables, figures and a block of the page, in one file of `sections/`."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from . import words
-from .claims.judge import JudgedClaim
-from .claims.speedups import Speedups
-from .data.arms import Comparison, row_of
-from .data.load import Run
+from .data.arms import Comparison
 from .plots.pictures import Plot
+from .results import Results
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,80 +14,6 @@ if TYPE_CHECKING:
 Rows = list[dict[str, Any]]
 MARGIN = 1.01  # times as long: below it two arms count as equally fast
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Results:
-    """What all sections are made of. `speedups` and `judged`: ratios and verdicts of the comparisons."""
-
-    runs: list[Run]
-    comparisons: list[Comparison]
-    speedups: list[Speedups]
-    judged: list[JudgedClaim]
-
-    @cached_property
-    def configured(self) -> list[Comparison]:
-        """The comparisons as configured: those under an assumption belong to the section `sensitivity`."""
-        return [comparison for comparison in self.comparisons if not comparison.assumption]
-
-    @property
-    def studies(self) -> list[str]:
-        """The names of all studies, sorted."""
-        return sorted({run.study for run in self.runs})
-
-    @property
-    def worlds(self) -> list[str]:
-        """Where the numbers come from."""
-        return sorted({comparison.world_in_words for comparison in self.comparisons})
-
-    @property
-    def untimed(self) -> list[tuple[str, int]]:
-        """Each reason why times are not to be trusted, with the number of runs that give it."""
-        return sorted(Counter(reason for run in self.runs for reason in run.timing_reasons).items())
-
-    @property
-    def trouble(self) -> list[Run]:
-        """Runs that did not finish or cannot be trusted."""
-        return [run for run in self.runs if run.state != "finished" or run.invalid]
-
-    @property
-    def resumed(self) -> list[Run]:
-        return [run for run in self.runs if run.resumed]
-
-    @property
-    def copied(self) -> list[Run]:
-        """Runs whose directory was found more than once."""
-        return [run for run in self.runs if run.copies]
-
-    @property
-    def damage(self) -> list[str]:
-        """A sentence for each place of the records that could not be read."""
-        return [sentence for run in self.runs for sentence in run.damage]
-
-    @cached_property
-    def titles(self) -> list[str]:
-        """The title of each configured comparison, in their order."""
-        worlds, sizes = {c.world for c in self.configured}, {c.size for c in self.configured}
-        return [
-            ", ".join(
-                [
-                    f"{comparison.model} on {comparison.dataset}",
-                    *([words.world(comparison.world)] if len(worlds) > 1 else []),
-                    *([comparison.size] if len(sizes) > 1 and comparison.size else []),
-                    *([row] if (row := row_of(comparison, self.configured)) else []),
-                ]
-            )
-            for comparison in self.configured
-        ]
-
-    def anchors(self, comparisons: Iterable[Comparison]) -> list[tuple[str, str]]:
-        """Where the page has the commands of these comparisons: anchor and title of each."""
-        places = {id(comparison) for comparison in comparisons}
-        return [
-            (f"commands-{number}", title)
-            for number, (comparison, title) in enumerate(zip(self.configured, self.titles, strict=True), 1)
-            if id(comparison) in places
-        ]
 
 
 class Section:

@@ -1,24 +1,17 @@
 """Speed-ups, verdicts and fairness as text: `daso-bench claims DIR`, and rows of the CSV tables."""
 
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
-from rich.table import Table
-from rich.text import Text
-
-from ...records.display import make_console, say
 from .. import words
-from ..data.arms import EQUALLY, compare, row_of
-from ..data.load import load_runs
+from ..data.arms import EQUALLY
 from ..statistics.planning import detectable
 from ..statistics.welch import SIGNIFICANT, Ratio
-from . import bounds, convergence_points
-from .core_efficiency import Matrix, matrix
+from . import bounds
 from .fairness import FairnessRow
-from .judge import JudgedClaim, judge
-from .paper_claims import gain_words, load
-from .speedups import ArmSpeedup, Speedups, all_speedups, evaluations
+from .judge import JudgedClaim
+from .paper_claims import gain_words
+from .speedups import ArmSpeedup, Speedups, evaluations
 
 
 def sentences(speedups: Speedups) -> list[str]:
@@ -215,49 +208,3 @@ def fairness_rows(all_judged: Iterable[JudgedClaim]) -> list[dict[str, Any]]:
         for (where, baseline, arm), table in fairness_tables(all_judged).items()
         for row in table
     ]
-
-
-def show_verdicts(directory: Path, config_dir: Path | None) -> int:
-    """Print every claim with its verdicts; returns the exit code. Raises ConfigError without a run."""
-    folders = [config_dir] if config_dir else []
-    runs = load_runs(directory, "claims")
-    comparisons = compare(runs)
-    studied = all_speedups(comparisons, convergence_points.load(folders))
-    judged = judge(load(folders), studied, comparisons)
-    console = make_console()
-    console.print(verdict_table(judged))
-    for run in runs:
-        if run.copies:
-            say(console, run.found_again)
-    for speedups in studied:
-        comparison = speedups.comparison
-        row = row_of(comparison, [other.comparison for other in studied])
-        title = f"{comparison.study}: {comparison.model} on {comparison.dataset} {comparison.size}".rstrip()
-        say(console, "")
-        say(console, f"{title}, {row}" if row else title, "bold")
-        for sentence in (*sentences(speedups), *(f"No verdicts: {reason}." for reason in speedups.forbidden)):
-            say(console, f"  {sentence}")
-        cores = matrix(comparison)
-        if isinstance(cores, Matrix):
-            say(console, f"  {cores.sentence}")
-    return 0
-
-
-def verdict_table(all_judged: Sequence[JudgedClaim]) -> Table:
-    """A line per claim, arm and configuration."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for header in ("claim", "claimed", "compared", "measured", "verdict", "remarks"):
-        table.add_column(header, overflow="fold")  # nothing is cut where it does not fit
-    for judged in all_judged:
-        compared = f"{judged.arm} against {judged.comparator}"
-        place = workload(judged)
-        cells = (
-            judged.claim.id,
-            gain_words(judged.claim),
-            f"{compared} ({place})" if place else compared,
-            judged.measured,
-            judged.verdict.word,
-            "; ".join(remarks(judged)),
-        )
-        table.add_row(*(Text(cell) for cell in cells))
-    return table

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
+from ..checks.check import Check
 from ..data.arms import Arm, Comparison, per_sample
 from ..data.load import Run
 from ..statistics import quality, reached
@@ -52,7 +53,8 @@ class Speedups:
     what no arm can exceed. `fixed_floor`, `target_floor`: noise floors of the two headlines. `fresh_points`:
     of the final accuracy. `budget_s`: see `target.budget_s`. `forbidden`: why no arm gets a verdict.
     `faster`: other arms of ddp that beat the baseline, `wrong`: that it is not the better of them. `guard`:
-    the check against stored samples to target; None without a target.
+    the check against stored samples to target; None without a target. `checks`: the strip of page one, see
+    `checks/all_checks.py`.
     """
 
     comparison: Comparison
@@ -69,6 +71,17 @@ class Speedups:
     faster: tuple[Arm, ...]
     wrong: tuple[str, ...]
     guard: ConvergenceCheck | None
+    checks: tuple[Check, ...] = ()
+
+    def not_comparable(self, arm: Arm) -> str:
+        """Why no ratio of `arm` may be read, in at most four words; "" if it may."""
+        labels = (arm.label, self.baseline.label)
+        return next((c.forbids[name] for c in self.checks for name in labels if name in c.forbids), "")
+
+    @property
+    def exploratory(self) -> str:
+        """Why the verdicts are exploratory, in one sentence; "" if they are not."""
+        return next((check.exploratory for check in self.checks if check.exploratory), "")
 
     def reasons(self, *arms: Arm) -> tuple[str, ...]:
         """Why there is no verdict between these arms, independent of their numbers."""

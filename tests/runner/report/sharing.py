@@ -11,7 +11,8 @@ import yaml
 from daso_bench.runner.config.groups import CONF
 from daso_bench.runner.report.data.arms import Comparison, compare
 from daso_bench.runner.report.data.load import load_runs
-from daso_bench.runner.report.section import Results, Rows, Section
+from daso_bench.runner.report.results import Results
+from daso_bench.runner.report.section import Rows, Section
 
 Make = Callable[..., Path]
 T = TypeVar("T")

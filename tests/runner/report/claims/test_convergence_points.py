@@ -14,7 +14,6 @@ from test_speedups import BASE, Make, comparisons_of, runs_of, study
 from daso_bench.runner.config import groups
 from daso_bench.runner.report.claims.claim_tables import (
     sentences,
-    show_verdicts,
     speedup_remarks,
     speedup_rows,
 )
@@ -30,6 +29,7 @@ from daso_bench.runner.report.claims.judge import JudgedClaim, judge
 from daso_bench.runner.report.claims.paper_claims import load as load_claims
 from daso_bench.runner.report.claims.speedups import Speedups, all_speedups
 from daso_bench.runner.report.data.load import Run, load_runs
+from daso_bench.runner.report.show_verdicts import show_verdicts
 from daso_bench.runner.studies.pilot import baseline_of
 from daso_bench.strategies.errors import ConfigError
 

@@ -1,0 +1,55 @@
+"""`daso-bench claims DIR`: every claim with its verdicts, and what has to be known before the numbers."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.table import Table
+from rich.text import Text
+
+from ..records.display import make_console, say
+from .claims.claim_tables import gain_words, remarks, sentences, workload
+from .claims.core_efficiency import Matrix, matrix
+from .claims.judge import JudgedClaim
+from .data.arms import row_of
+from .results import results_of
+
+
+def show_verdicts(directory: Path, config_dir: Path | None) -> int:
+    """Print every claim with its verdicts; returns the exit code. Raises ConfigError without a run."""
+    results = results_of(directory, "claims", config_dir)
+    console = make_console()
+    console.print(verdict_table(results.judged))
+    for run in results.copied:
+        say(console, run.found_again)
+    for speedups in results.speedups:
+        comparison = speedups.comparison
+        row = row_of(comparison, [other.comparison for other in results.speedups])
+        title = f"{comparison.study}: {comparison.model} on {comparison.dataset} {comparison.size}".rstrip()
+        say(console, "")
+        say(console, f"{title}, {row}" if row else title, "bold")
+        for sentence in (*sentences(speedups), *(f"No verdicts: {reason}." for reason in speedups.forbidden)):
+            say(console, f"  {sentence}")
+        cores = matrix(comparison)
+        if isinstance(cores, Matrix):
+            say(console, f"  {cores.sentence}")
+    return 0
+
+
+def verdict_table(all_judged: Sequence[JudgedClaim]) -> Table:
+    """A line per claim, arm and configuration."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for header in ("claim", "claimed", "compared", "measured", "verdict", "remarks"):
+        table.add_column(header, overflow="fold")  # nothing is cut where it does not fit
+    for judged in all_judged:
+        compared = f"{judged.arm} against {judged.comparator}"
+        place = workload(judged)
+        cells = (
+            judged.claim.id,
+            gain_words(judged.claim),
+            f"{compared} ({place})" if place else compared,
+            judged.measured,
+            judged.verdict.word,
+            "; ".join(remarks(judged)),
+        )
+        table.add_row(*(Text(cell) for cell in cells))
+    return table
