@@ -8,12 +8,15 @@ here. Source: docs/method.md, "Statistics of ratios".
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
 from ....strategies.errors import ConfigError
+
+if TYPE_CHECKING:
+    from .model_error import ModelError
 
 LEVEL = 0.95  # `study.level`
 FEWEST_RUNS = 3  # fewer give no ratio at all
@@ -80,23 +83,31 @@ class Estimate:
     """A mean or a difference of means, and what its interval is made of.
 
     `variances`: of single runs, one of each mean, in the squared unit of `difference`. `counts`: the runs
-    behind each of them, 2 or more. `level`: of the interval.
+    behind each of them, 2 or more. `level`: of the interval. `fixed`: (variance, count) of errors that more
+    runs do not make smaller, the model error of virtual time.
     """
 
     difference: float
     variances: tuple[float, ...]
     counts: tuple[int, ...]
     level: float = LEVEL
+    fixed: tuple[tuple[float, int], ...] = ()
 
     @property
     def error(self) -> float:
         """The standard error of `difference`."""
-        return float(error_of(self.variances, self.counts)[0])
+        return self._error_and_df[0]
 
     @property
     def df(self) -> float:
         """Degrees of freedom of the interval (Welch-Satterthwaite)."""
-        return float(error_of(self.variances, self.counts)[1])
+        return self._error_and_df[1]
+
+    @property
+    def _error_and_df(self) -> tuple[float, float]:
+        variances = (*self.variances, *(variance for variance, _ in self.fixed))
+        error, df = error_of(variances, (*self.counts, *(count for _, count in self.fixed)))
+        return float(error), float(df)
 
     @property
     def interval(self) -> Interval:
@@ -190,11 +201,16 @@ class Ratio:
     """Time of the baseline over time of the arm: above 1 the arm is faster.
 
     `estimate`: the difference of the logarithms. `side`: "≥" if runs of the baseline missed the target and
-    count at the budget, so that the upper end is not known; "≤" if runs of the arm did.
+    count at the budget, so that the upper end is not known; "≤" if runs of the arm did. `same_trajectory`: the
+    runs of both differ in their times alone, so that each is compared with the one of its own seed; `other`:
+    the interval if they had not been paired, or else had been. `model_error`: of virtual time, part of both.
     """
 
     estimate: Estimate
     side: Side = ""
+    same_trajectory: bool = False
+    other: Interval | None = None
+    model_error: "ModelError | None" = None
 
     @property
     def point(self) -> float:

@@ -1,0 +1,177 @@
+"""Model error of virtual time: how far ratios of simulated times are from measured ones.
+
+`results/reference/validation/pairs.csv` holds the time of a step, measured on emulated clusters and simulated,
+of the same runs. The error of a strategy in one configuration is ln of its simulated speed-up over ddp, over
+the measured one. Every ratio of times in virtual time carries it. Source: docs/method.md, "Model error of
+virtual time".
+"""
+
+import csv
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from statistics import fmean, median, stdev
+from typing import Any
+
+from ... import PACKAGE
+from .welch import Ratio, t_limit
+
+PAIRS = PACKAGE / "results" / "reference" / "validation" / "pairs.csv"
+BASELINE = "ddp"
+FEWEST_PAIRS = 15  # of one strategy; fewer say too little of its spread
+SLACK = 1.05  # times beyond the validated ratios that still count as validated
+ALL = "all strategies"
+
+Pair = Mapping[str, Any]
+"""A run both emulated and simulated: a row of pairs.csv with its times as numbers or None, in seconds."""
+
+
+@dataclass(frozen=True)
+class SpeedupError:
+    """Of one strategy in one configuration: speed-up over ddp, `simulated` and `measured`."""
+
+    strategy: str
+    simulated: float
+    measured: float
+
+    @property
+    def log(self) -> float:
+        """ln(simulated / measured): above 0 the strategy gains too much in virtual time."""
+        return math.log(self.simulated / self.measured)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelError:
+    """The model error of one ratio, in ln of the ratio.
+
+    kind: the strategy whose pairs it is from, or `ALL`; count: those pairs.
+    bias: what is taken off ln of the ratio; 0 where the error is `carried`.
+    sd: of a single error around `bias`.
+    typical, p95: sizes that half and 95 % of the errors do not exceed, as shares of the ratio.
+    carried: whether the ratio lies outside of the validated ones, so that no bias is known there.
+    """
+
+    kind: str
+    count: int
+    bias: float
+    sd: float
+    typical: float
+    p95: float
+    carried: bool
+
+    def applied(self, ratio: Ratio) -> Ratio:
+        """The ratio without the bias, its interval widened by the error of one more configuration."""
+        made = ratio.estimate
+        widened = replace(
+            made,
+            difference=made.difference - self.bias,
+            fixed=(*made.fixed, (self.sd**2 * (self.count + 1), self.count)),
+        )
+        return replace(ratio, estimate=widened, model_error=self)
+
+
+def speedup_errors(pairs: Sequence[Pair]) -> list[SpeedupError]:
+    """The error of each strategy that has a ddp of the same study, configuration and seed among `pairs`."""
+    configurations: dict[tuple[str, str, str], list[Pair]] = defaultdict(list)
+    for pair in pairs:
+        configurations[pair["study"], pair["configuration"], pair["seed"]].append(pair)
+    return [
+        SpeedupError(
+            pair["arm"],
+            base["simulated_step_s"] / pair["simulated_step_s"],
+            base["emulated_step_s"] / pair["emulated_step_s"],
+        )
+        for together in configurations.values()
+        for base in together
+        if base["arm"] == BASELINE
+        for pair in together
+        if pair is not base
+    ]
+
+
+@cache
+def reference_pairs() -> tuple[Pair, ...]:
+    """The pairs that the project has measured and keeps. Raises OSError where they were not installed."""
+    with open(PAIRS, encoding="utf-8", newline="") as file:
+        return tuple(
+            {
+                name: (float(text) if text else None) if name.endswith("_s") else text
+                for name, text in row.items()
+            }
+            for row in csv.DictReader(file)
+        )
+
+
+def model_error(strategy: str, over: str, log_ratio: float, *, level: float) -> ModelError:
+    """The error of a simulated ratio of `strategy` over the strategy `over`; `log_ratio`: ln of that ratio.
+
+    The pairs are the strategy's own, or where these are fewer than `FEWEST_PAIRS` all pairs. Their mean error is
+    the bias if the ratio lies among their ratios. Elsewhere, and over another strategy than ddp, no bias is
+    known: then the root mean square of the errors takes the place of their standard deviation, and of own and
+    all pairs those with the larger one count.
+    """
+    own, every = _kinds(level)
+    nearest = own.get(strategy, every)
+    if over == BASELINE and nearest.holds(log_ratio):
+        return nearest.corrected
+    return max(every.carried, nearest.carried, key=lambda error: error.sd)
+
+
+def size(errors: Sequence[float], share: float) -> float:
+    """The smallest size of an error that a share of all of them does not exceed."""
+    sizes = sorted(abs(error) for error in errors)
+    return sizes[max(0, math.ceil(share * len(sizes) - 1e-9) - 1)]
+
+
+@dataclass(frozen=True)
+class _Kind:
+    corrected: ModelError
+    carried: ModelError
+    holds: Callable[[float], bool]
+
+
+@cache
+def _kinds(level: float) -> tuple[Mapping[str, _Kind], _Kind]:
+    """By strategy with pairs enough, and of all pairs."""
+    errors = speedup_errors(reference_pairs())
+    by_strategy: dict[str, list[SpeedupError]] = defaultdict(list)
+    for error in errors:
+        by_strategy[error.strategy].append(error)
+    own = {
+        name: _kind(name, members, level)
+        for name, members in by_strategy.items()
+        if len(members) >= FEWEST_PAIRS
+    }
+    return own, _kind(ALL, errors, level)
+
+
+def _kind(name: str, errors: Sequence[SpeedupError], level: float) -> _Kind:
+    logs = [error.log for error in errors]
+    ends = (min(e.simulated for e in errors) / SLACK, max(e.simulated for e in errors) * SLACK)
+    bias = fmean(logs)
+    common = {
+        "kind": name,
+        "count": len(logs),
+        "typical": math.expm1(median(map(abs, logs))),
+        "p95": math.expm1(size(logs, 0.95)),
+    }
+    around, all_of_it = stdev(logs), math.sqrt(fmean([log**2 for log in logs]))
+    return _Kind(
+        ModelError(**common, bias=bias, sd=_spread(logs, bias, around, level), carried=False),
+        ModelError(**common, bias=0.0, sd=_spread(logs, 0.0, all_of_it, level), carried=True),
+        lambda log_ratio: ends[0] <= math.exp(log_ratio) <= ends[1],
+    )
+
+
+def _spread(logs: Sequence[float], middle: float, sd: float, level: float) -> float:
+    """`sd`, or more where t intervals of it would hold fewer errors than `level` says.
+
+    The errors have a heavier tail than a normal distribution. So the interval of a ratio without other error
+    reaches at least as far as the size that a new error exceeds with probability 1 - `level` (the quantile of
+    the sizes at rank (count + 1) · level).
+    """
+    count = len(logs)
+    exceeded_rarely = size([log - middle for log in logs], min(1.0, (count + 1) / count * level))
+    return max(sd, exceeded_rarely / float(t_limit(level, count - 1)) / math.sqrt(1 + 1 / count))

@@ -1,0 +1,156 @@
+"""Model error of virtual time: how it is chosen, and how often statements on simulated ratios are false."""
+
+import math
+import os
+from functools import cache
+
+import numpy as np
+import pytest
+from sharing import there
+from simulated_studies import draw_logs, welch_of, wrong
+
+from daso_bench.runner.report.statistics.model_error import (
+    ALL,
+    ModelError,
+    SpeedupError,
+    model_error,
+    reference_pairs,
+    speedup_errors,
+)
+from daso_bench.runner.report.statistics.noise_floor import distance
+from daso_bench.runner.report.statistics.verdict import gain_shown, number_rule
+from daso_bench.runner.report.statistics.welch import LEVEL, Times, error_of, t_limit, welch
+
+STUDIES = int(os.environ.get("DASO_BENCH_STUDIES", "400"))
+GAINS = (0.95, 0.99, 1.0, 1.01, 1.05, 1.1, 1.25, 1.515, 2.0)
+CLAIMS = (1.05, 1.1, 1.25, 1.515)
+ERRORS = speedup_errors(reference_pairs())
+FAMILIES = ("daso", "ednncomm", "lasgd")
+
+
+def of_kind(kind: str) -> np.ndarray:
+    return np.array([error.log for error in ERRORS if kind in (ALL, error.strategy)])
+
+
+def chosen(strategy: str, ratio: float, over: str = "ddp") -> ModelError:
+    return model_error(strategy, over, math.log(ratio), level=LEVEL)
+
+
+def test_the_stored_pairs_are_those_that_the_rules_name() -> None:
+    assert (len(reference_pairs()), len(ERRORS)) == (82, 55)
+    logs = of_kind(ALL)
+    assert (logs.mean(), logs.std(ddof=1)) == pytest.approx((0.0224, 0.0254), abs=1e-4)
+    assert {kind: len(of_kind(kind)) for kind in FAMILIES} == {"daso": 19, "ednncomm": 17, "lasgd": 19}
+    assert (min(e.measured for e in ERRORS), max(e.measured for e in ERRORS)) == pytest.approx(
+        (1.271, 3.908), abs=1e-3
+    )
+
+
+@pytest.mark.parametrize(
+    ("strategy", "ratio", "over", "kind", "bias"),
+    [
+        ("daso", 2.0, "ddp", "daso", 0.0221),
+        ("lasgd", 2.0, "ddp", "lasgd", 0.0325),
+        ("daso", 4.0, "ddp", "daso", 0.0),  # beyond its own validated ratios, not beyond all
+        ("lasgd", 1.1, "ddp", ALL, 0.0),  # of all pairs the errors scatter more than of its own
+        ("hsgd", 2.0, "ddp", ALL, 0.0224),
+        ("daso", 1.1, "ddp", "daso", 0.0),
+        ("hsgd", 5.0, "ddp", ALL, 0.0),
+        ("hsgd", 2.0, "sgp", ALL, 0.0),  # no pair is over another strategy than ddp
+    ],
+)
+def test_the_nearest_kind_is_used_and_its_bias_where_it_was_validated(
+    strategy: str, ratio: float, over: str, kind: str, bias: float
+) -> None:
+    found = chosen(strategy, ratio, over)
+    assert (found.kind, found.carried) == (kind, bias == 0.0)
+    assert found.bias == pytest.approx(bias, abs=1e-4)
+
+
+def test_a_ratio_without_scatter_has_the_interval_of_its_model_error() -> None:
+    plain = there(welch(Times((2.0,) * 5), Times((1.0,) * 5)))
+    error = chosen("daso", 2.0)
+    made = error.applied(plain)
+    half = float(t_limit(LEVEL, 18)) * error.sd * math.sqrt(1 + 1 / 19)
+    assert made.point == pytest.approx(2 * math.exp(-error.bias))
+    assert (made.low, made.high) == pytest.approx((made.point * math.exp(-half), made.point * math.exp(half)))
+    assert made.with_runs(100) == made.interval, "more runs do not validate the model"
+    assert 0 < made.p_no_gain < 1e-6
+    assert made.model_error == error
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_the_interval_reaches_as_far_as_errors_with_a_heavy_tail(kind: str) -> None:
+    """A new error is the largest of n + 1 in 1 of n + 1: with 17 to 19 pairs all of them lie inside."""
+    error = chosen(kind, 2.0)
+    half = float(t_limit(LEVEL, error.count - 1)) * error.sd * math.sqrt(1 + 1 / error.count)
+    assert np.abs(of_kind(kind) - error.bias).max() <= half * (1 + 1e-9)
+
+
+# ------------------------------------------------------------------ how often printed statements are false
+
+
+@cache
+def false_statements(strategy: str, kind: str, cv: float, gain: float) -> dict[str, float]:
+    """Shares of `STUDIES` or some more studies in virtual time that print something false, by what is printed.
+
+    `gain`: the true one; the simulated ratio is that times exp(an error of `kind`). 5 runs of each arm.
+    """
+    rng = np.random.default_rng([len(strategy), len(kind), round(100 * cv), round(100 * gain)])
+    errors = of_kind(kind)
+    errors = np.tile(errors, math.ceil(STUDIES / len(errors)))  # each equally often: no chance in that
+    base, fresh, arm = (draw_logs(rng, (len(errors), 5), cv) for _ in range(3))
+    arm -= (np.log(gain) + errors)[:, None]
+    low, high = intervals(strategy, base, arm)
+    typical = model_error(strategy, "ddp", 0.0, level=LEVEL).typical
+    floor = np.maximum(typical, distance(base.mean(axis=1) - fresh.mean(axis=1)))
+    shown = gain_shown(low, floor)
+    found = {
+        "a gain": float(np.mean(shown & (gain <= 1))),
+        "slower": float(np.mean((high < 1) & (gain >= 1))),
+    }
+    for value in CLAIMS:
+        rules = number_rule(low, high, floor, value)
+        found[f"{value} times"] = float(np.mean(wrong(rules, low, floor, value, gain)))
+    return found
+
+
+def intervals(strategy: str, base: np.ndarray, arm: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The ends of the ratio of each study, as single studies have."""
+    log_ratio, _ = welch_of(base, arm)
+    errors = [model_error(strategy, "ddp", value, level=LEVEL) for value in log_ratio]
+    middle = log_ratio - np.array([error.bias for error in errors])
+    counts = np.array([error.count for error in errors])
+    of_model = np.array([error.sd**2 for error in errors]) * (counts + 1)
+    low, high = np.empty_like(middle), np.empty_like(middle)
+    for count in set(counts.tolist()):
+        here = counts == count
+        variances = [base[here].var(axis=1, ddof=1), arm[here].var(axis=1, ddof=1), of_model[here]]
+        error, df = error_of(variances, [5, 5, count])
+        half = t_limit(LEVEL, df) * error
+        low[here], high[here] = np.exp(middle[here] - half), np.exp(middle[here] + half)
+    return low, high
+
+
+@pytest.mark.parametrize("gain", GAINS)
+@pytest.mark.parametrize("cv", [0.0, 0.03])
+@pytest.mark.parametrize(("strategy", "kind"), [("hsgd", ALL), *((name, name) for name in FAMILIES)])
+def test_no_printed_statement_is_false_in_more_than_5_of_100_studies(
+    strategy: str, kind: str, cv: float, gain: float
+) -> None:
+    found = false_statements(strategy, kind, cv, gain)
+    assert max(found.values()) <= 0.05, found
+
+
+def test_simulated_studies_are_scored_as_single_ones_are() -> None:
+    rng = np.random.default_rng(3)
+    base, arm = draw_logs(rng, (30, 5), 0.03), draw_logs(rng, (30, 5), 0.03) - np.linspace(0, 1, 30)[:, None]
+    low, high = intervals("daso", base, arm)
+    for row in range(30):
+        plain = there(welch(Times(tuple(np.exp(base[row]))), Times(tuple(np.exp(arm[row])))))
+        made = model_error("daso", "ddp", plain.estimate.difference, level=LEVEL).applied(plain)
+        assert (low[row], high[row]) == pytest.approx((made.low, made.high))
+
+
+def test_an_error_is_ln_of_simulated_over_measured() -> None:
+    assert SpeedupError("daso", 2.2, 2.0).log == pytest.approx(math.log(1.1))
