@@ -22,7 +22,7 @@ from ..config.compose import Request
 from ..config.run_config import RunConfig
 from ..records.json_lines import RecordWriter, Row, read_records
 from ..records.run_directory import RunDirectory, State
-from ..records.seed_ranges import block_of
+from ..records.seed_ranges import COPIES, block_of
 
 FILE = "plan.jsonl"
 PLAN_SCHEMA_VERSION = 1
@@ -73,10 +73,21 @@ class PlannedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyPlan:
-    """The runs of a command in the order to start them, and the requests that were refused."""
+    """The runs of a command in the order to start them, and the requests that were refused.
+
+    `copies`: the arms that are left out, since their runs would repeat those of the baseline (`is_copy`).
+    """
 
     runs: Sequence[PlannedRun]
     refused: Sequence[Request] = ()
+    copies: Sequence[str] = ()
+
+    @property
+    def left_out(self) -> str:
+        """One sentence on what is not run, "" if everything is."""
+        if not self.copies:
+            return ""
+        return f"not run: {', '.join(self.copies)}; {COPIED}"
 
     @property
     def only(self) -> PlannedRun:
@@ -87,12 +98,31 @@ class StudyPlan:
         return run
 
 
+COPIED = "in virtual time without cluster.device.jitter these runs repeat the baseline's, to the nanosecond"
+
+
+def is_copy(config: RunConfig) -> bool:
+    """Whether the run has the seeds, the work and so the virtual time of a run of the baseline."""
+    device = config.cluster.device
+    jitters = device.jitter != "none" and device.jitter_cv > 0
+    return config.launcher.virtual and config.study.role in COPIES and not jitters
+
+
 def plan_of(requests: Sequence[Request]) -> StudyPlan:
-    """The plan for what was asked (see the module's first lines for the order)."""
+    """The plan for what was asked (see the module's first lines for the order).
+
+    Copies of the baseline's runs are left out; where nothing else was asked for, they are refused.
+    """
+    kept = [r for r in requests if r.config is None or not is_copy(r.config)]
+    copies = [r.config for r in requests if r.config is not None and is_copy(r.config)]
+    if copies and not kept:
+        error = ConfigError(f"study.role: {COPIED}; nothing else was asked for")
+        refused = [dataclasses.replace(r, config=None, error=error) for r in requests]
+        return StudyPlan(runs=[], refused=refused)
     # A list for each arm, of one run nearly always: no two requests may be one, whatever an arm is.
     blocks: dict[tuple[int, int], dict[str, list[PlannedRun]]] = {}
     arms: dict[str, None] = {}
-    for request in requests:
+    for request in kept:
         if request.config is not None:
             run = PlannedRun.of(request.config)
             arms.setdefault(run.arm)
@@ -103,7 +133,11 @@ def plan_of(requests: Sequence[Request]) -> StudyPlan:
     for number, block in enumerate(blocks.values()):
         turn = number % len(names)
         runs += [run for name in names[turn:] + names[:turn] for run in block.get(name, [])]
-    return StudyPlan(runs=runs, refused=[request for request in requests if request.config is None])
+    return StudyPlan(
+        runs=runs,
+        refused=[request for request in kept if request.config is None],
+        copies=list(dict.fromkeys(config.study.arm or config.study.role for config in copies)),
+    )
 
 
 def declared(folder: Path) -> dict[str, float]:

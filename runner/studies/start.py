@@ -88,6 +88,8 @@ def show_plan(console: Console, plan: StudyPlan, *, many: bool) -> int:
         display.say(console, f"  would      {would}")
     for number, request in enumerate(plan.refused, len(plan.runs) + 1):
         display.say(console, f"[{number}/{total}] refused: {request.error}", "red")
+    if plan.left_out:
+        display.say(console, plan.left_out)
     show_time(console, plan)
     if plan.runs:
         display.say(console, f"configuration{' of the first' if many else ''}:", "dim")
@@ -218,12 +220,14 @@ def run_sweep(
 
 
 def _show_refused(console: Console, plan: StudyPlan) -> None:
-    """Show which requests are refused. Raises ConfigError if all are."""
+    """Show which requests are refused, and which runs are left out. Raises ConfigError if all are refused."""
     errors = dict.fromkeys(str(request.error) for request in plan.refused)
     if not plan.runs:
         raise ConfigError("\n".join(errors))
     for error in errors:
         display.say(console, f"refused: {error}", "red")
+    if plan.left_out:
+        display.say(console, plan.left_out)
 
 
 def _hand_over(

@@ -5,13 +5,12 @@ from typing import Any
 
 from .. import words
 from ..data.arms import EQUALLY
-from ..statistics.planning import detectable
 from ..statistics.welch import SIGNIFICANT, Ratio
 from . import bounds
 from .fairness import FairnessRow
 from .judge import JudgedClaim
 from .paper_claims import gain_words
-from .speedups import ArmSpeedup, Speedups, evaluations
+from .speedups import ArmSpeedup, Speedups, evaluations, smallest_gain
 
 
 def sentences(speedups: Speedups) -> list[str]:
@@ -52,14 +51,15 @@ def speedup_remarks(speedups: Speedups, line: ArmSpeedup) -> list[str]:
         if ratio is None:
             continue
         if ratio.low <= 1 <= ratio.high:
-            sd = ratio.estimate.error * (len(line.arm.counted) / 2) ** 0.5
-            least = detectable(len(line.arm.counted), sd, level=ratio.estimate.level) if sd > 0 else None
+            least = smallest_gain(line, ratio, 0.0)
             could = f"; this plan could detect {least:.2f}" if least is not None else ""
             remarks.append(f"{work}: no detectable difference{could}")
         elif ratio.point > 1 and floor is not None and ratio.low <= 1 + floor:
             remarks.append(f"{work}: not above the noise floor")
         if p is not None and ratio.low > 1 and p > SIGNIFICANT:
             remarks.append(f"{work}: not after correction for all arms (Holm p = {p:.2g})")
+    if any(ratio and ratio.same_trajectory for ratio in (line.fixed_work, line.to_target)):
+        remarks.append("same trajectory as the baseline: compared seed by seed")
     if line.diverged:
         remarks.append("a run diverged")
     return [*remarks, *speedups.reasons(line.arm)]
@@ -75,11 +75,13 @@ def _floors(speedups: Speedups) -> list[str]:
     assert fixed.clock is not None
     floors = {"time of all work": fixed, **({"time to target": target} if speedups.budget_s else {})}
     fresh = [f"{floor.fresh.value:.2%} in the {work}" for work, floor in floors.items() if floor.fresh]
+    modelled = speedups.comparison.world == "simulated"
     parts = [
-        f"same seeds {fixed.clock.value:.2%}",
+        f"{'typical model error of virtual time' if modelled else 'same seeds'} {fixed.clock.value:.2%}",
         *([f"other seeds {' and '.join(fresh)}"] if fresh else []),
     ]
-    lines = [f"Noise floor, what two runs of the baseline itself differ by: {', '.join(parts)}."]
+    what = "" if modelled else ", what two runs of the baseline itself differ by"
+    lines = [f"Noise floor{what}: {', '.join(parts)}."]
     lines += [
         f"No noise floor in the {work}, so no verdict on it: {floor.unknown}."
         for work, floor in floors.items()
@@ -133,6 +135,10 @@ def _ratio(name: str, ratio: Ratio | None, holm: float | None = None) -> dict[st
     if name in ("fixed_work", "to_target"):
         row[f"{name}_bound"] = ratio.side if ratio else None
         row[f"{name}_holm_p"] = holm
+    if name == "to_target":
+        row["interval_kind"] = ("paired" if ratio.same_trajectory else "Welch") if ratio else None
+        row["to_target_other_low"] = ratio.other.low if ratio and ratio.other else None
+        row["to_target_other_high"] = ratio.other.high if ratio and ratio.other else None
     return row
 
 

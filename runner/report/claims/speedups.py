@@ -14,15 +14,18 @@ from ..checks.check import Check
 from ..data.arms import Arm, Comparison, per_sample
 from ..data.load import Run
 from ..statistics import quality, reached
-from ..statistics.noise_floor import Floor, NoiseFloor, clock_floor, fresh_floor, placebo_differs
+from ..statistics.model_error import ModelError, model_error
+from ..statistics.noise_floor import Floor, NoiseFloor, clock_floor, fresh_floor, model_floor, placebo_differs
+from ..statistics.planning import detectable
 from ..statistics.verdict import Bound
-from ..statistics.welch import FEWEST_RUNS, Estimate, Ratio, Times, holm, welch
+from ..statistics.welch import FEWEST_RUNS, Estimate, Ratio, Times, holm, welch, with_pairs
 from ..target import baseline_of, budget_s, study_of, way
 from . import recorded
 from .bounds import bound_of
 from .convergence_points import ConvergenceCheck, Reference, check_convergence
 
 WORK = ("time of all work", "time to target")  # what `ratios` and `floors` are of
+EQUAL = 1e-4  # relative: metrics of one trajectory differ by the rounding of sums in another order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +134,9 @@ def speedups_of(comparison: Comparison, references: Sequence[Reference] = ()) ->
     lines = _lines(baseline, others, budget)
     placebo = _lines(baseline, [placebos], budget)[0] if placebos else None
     clock = _clock_floor(baseline, same_seeds) if same_seeds else None
+    if comparison.world == "simulated":
+        errors = [error for line in lines if (error := error_of_model(baseline, line.arm))]
+        clock = model_floor(errors, clock, baseline.jitters)
     fixed_floor = target_floor = NoiseFloor(clock=clock, fresh=None)
     fresh_quality = None
     if fresh_seeds:
@@ -182,19 +188,64 @@ def fixed_work(base: Arm, arm: Arm) -> Ratio | None:
     if any(len(_whole(side)) < len(side.counted) for side in (base, arm)):
         return None
     times = [Times(tuple(run.train_s for run in _whole(side) if run.train_s)) for side in (base, arm)]
-    return welch(*times, level=level_of(base))
+    return _of_times(welch(*times, level=level_of(base)), base, arm, times)
 
 
 def rates(base: Arm, arm: Arm) -> Ratio | None:
     """Of seconds a sample, over the runs of both that did all their work."""
-    return welch(per_sample(rated(base)), per_sample(rated(arm)), level=level_of(base))
+    times = [per_sample(rated(side)) for side in (base, arm)]
+    return _of_times(welch(*times, level=level_of(base)), base, arm, times)
 
 
 def to_target(base: Arm, arm: Arm, budget: float | None) -> Ratio | None:
     """Of the scored crossing times, runs that missed the target at the budget; None without one."""
     if budget is None or not _enough([base]) or not _enough([arm]):
         return None
-    return reached.compare(way(base.counted, budget), way(arm.counted, budget), level=level_of(base))
+    ways = [way(side.counted, budget) for side in (base, arm)]
+    made = reached.compare(*ways, level=level_of(base))
+    return _of_times(made, base, arm, [reached.at_budget(side) for side in ways])
+
+
+def error_of_model(base: Arm, arm: Arm) -> ModelError | None:
+    """The model error of the arm's ratios of times; None in real time and of a run of the baseline itself.
+
+    One for all its ratios of times: samples to the target come from real gradients, only the time of a sample
+    is modelled.
+    """
+    if arm.runs[0].world != "simulated" or arm.runs[0].role:
+        return None
+    plain = welch(per_sample(base.counted), per_sample(arm.counted))
+    return model_error(
+        arm.runs[0].strategy,
+        base.runs[0].strategy,
+        plain.estimate.difference if plain else None,
+        level=level_of(base),
+    )
+
+
+def same_trajectory(base: Sequence[Run], arm: Sequence[Run]) -> bool:
+    """Whether runs of one seed are one computation in other times: the same samples, evaluated alike.
+
+    Evaluations that are the same for all seeds show nothing of that. Where only clocks run (`timing_only`)
+    the samples decide. `base`, `arm`: in the order of seeds.
+    """
+    if not _same_seeds(base, arm) or any(b.samples != a.samples for b, a in zip(base, arm, strict=True)):
+        return False
+    if all((run.config.get("launcher") or {}).get("timing_only") for run in (*base, *arm)):
+        return True
+    told_apart = not any(_alike(base[0], other) for other in base[1:])
+    return told_apart and all(_alike(b, a) for b, a in zip(base, arm, strict=True))
+
+
+def smallest_gain(line: ArmSpeedup, ratio: Ratio, floor: float) -> float | None:
+    """The true ratio of an arm that this study calls a gain with 80 % power; None if nothing scatters.
+
+    `floor`: the noise floor as a share, which the interval must lie above.
+    """
+    error, runs = ratio.estimate.error, len(line.arm.counted)
+    if error == 0:
+        return None
+    return (1 + floor) * detectable(runs, error * math.sqrt(runs / 2), level=ratio.estimate.level)
 
 
 def final_quality(base: Arm, arm: Arm) -> Estimate | None:
@@ -250,6 +301,30 @@ def _lines(base: Arm, arms: Sequence[Arm], budget: float | None) -> list[ArmSpee
     return lines
 
 
+def _of_times(ratio: Ratio | None, base: Arm, arm: Arm, times: Sequence[Times]) -> Ratio | None:
+    """`ratio` of `times` with pairs where the seeds are the same, in virtual time with its model error."""
+    if ratio is None:
+        return None
+    sides = base.counted, arm.counted
+    if not ratio.side and _same_seeds(*sides) and {len(side.seconds) for side in times} == {len(sides[0])}:
+        ratio = with_pairs(ratio, *times, same_trajectory=same_trajectory(*sides))
+    error = error_of_model(base, arm)
+    return error.applied(ratio) if error else ratio
+
+
+def _same_seeds(base: Sequence[Run], arm: Sequence[Run]) -> bool:
+    seeds = [[run.seed for run in side] for side in (base, arm)]
+    return seeds[0] == seeds[1] and len(set(map(str, seeds[0]))) == len(seeds[0])
+
+
+def _alike(first: Run, second: Run) -> bool:
+    """Whether both were evaluated at the same samples, once or more, with the same results up to rounding."""
+    points = [run.points("samples") for run in (first, second)]
+    return 0 < len(points[0]) == len(points[1]) and all(
+        a == b and math.isclose(x, y, rel_tol=EQUAL) for (a, x), (b, y) in zip(*points, strict=True)
+    )
+
+
 def _parts(base: Arm, arm: Arm) -> tuple[Ratio | None, Ratio | None]:
     """(X_arm / X_base, S_base / S_arm) to the target.
 
@@ -262,7 +337,11 @@ def _parts(base: Arm, arm: Arm) -> tuple[Ratio | None, Ratio | None]:
     samples = [Times(tuple(float(met.scored_samples) for met in side)) for side in crossings]
     seconds = [Times(tuple(met.scored_s / met.scored_samples for met in side)) for side in crossings]
     level = level_of(base)
-    return welch(*seconds, level=level), welch(*samples, level=level)
+    throughput = _of_times(welch(*seconds, level=level), base, arm, seconds)
+    statistical = welch(*samples, level=level)
+    if statistical and same_trajectory(base.counted, arm.counted):
+        statistical = with_pairs(statistical, *samples, same_trajectory=True)
+    return throughput, statistical
 
 
 def _holm(known: Sequence[Ratio | None]) -> list[float | None]:

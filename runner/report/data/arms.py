@@ -53,6 +53,11 @@ class Arm:
         return [run for run in self.runs if run.state == "finished"]
 
     @property
+    def jitters(self) -> bool:
+        """Whether its steps have jitter in virtual time."""
+        return self.runs[0].jitters
+
+    @property
     def reached(self) -> list[Run]:
         return [run for run in self.counted if run.crossing is not None]
 
@@ -155,9 +160,14 @@ def settings(run: Run) -> dict[str, Any]:
 
 
 def compare(runs: Iterable[Run]) -> list[Comparison]:
-    """Group `runs`; the order of everything is fixed by names and seeds alone."""
+    """Group `runs`; the order of everything is fixed by names and seeds alone.
+
+    Runs that can only repeat the baseline's (`Run.is_copy`) are left out.
+    """
     groups: dict[tuple[str, ...], list[Run]] = defaultdict(list)
     for run in runs:
+        if run.is_copy:
+            continue
         workload = (run.study, run.name("model"), run.name("dataset"), run.world)
         kind = "tuned" if run.tuned else ""
         groups[*workload, run.size, run.assumption, kind, run.judged_by.key].append(run)

@@ -14,7 +14,7 @@ from ....strategies.errors import ConfigError
 from ...machine.folders import check_folder
 from ...records.json_lines import Row, read_json, surviving
 from ...records.rows import StartRow, TrainIntervalRow
-from ...records.seed_ranges import block_of
+from ...records.seed_ranges import COPIES, block_of
 from ...records.target_crossing import Crossing, crossing
 from .declared import name_of, task_of
 from .metric import Metric, metric_of
@@ -116,6 +116,17 @@ class Run:
     def role(self) -> str:
         """`study.role`: "same_seeds" or "fresh_seeds" of a second baseline, "placebo", or ""."""
         return str(value_at(self.config, "study", "role") or "")
+
+    @property
+    def jitters(self) -> bool:
+        """Whether steps of virtual time scatter."""
+        device = value_at(self.config, "cluster", "device") or {}
+        return value_at(device, "jitter") not in (None, "none") and value_at(device, "jitter_cv") != 0
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether it repeats a run of the baseline to the nanosecond: same seeds or placebo, virtual time."""
+        return self.world == "simulated" and self.role in COPIES and not self.jitters
 
     @property
     def tuned(self) -> str:

@@ -1,9 +1,9 @@
 """Model error of virtual time: how far ratios of simulated times are from measured ones.
 
-`results/reference/validation/pairs.csv` holds the time of a step, measured on emulated clusters and simulated,
-of the same runs. The error of a strategy in one configuration is ln of its simulated speed-up over ddp, over
-the measured one. Every ratio of times in virtual time carries it. Source: docs/method.md, "Model error of
-virtual time".
+`results/reference/validation/pairs.csv` holds the time of a step of the same runs, measured on emulated
+clusters and simulated. The error of a strategy in one configuration is ln of its simulated speed-up over ddp,
+over the measured one. Every ratio of times in virtual time carries it. Source: docs/method.md, "Model error
+of virtual time".
 """
 
 import csv
@@ -16,7 +16,7 @@ from statistics import fmean, median, stdev
 from typing import Any
 
 from ... import PACKAGE
-from .welch import Ratio, t_limit
+from .welch import Estimate, Ratio, t_limit
 
 PAIRS = PACKAGE / "results" / "reference" / "validation" / "pairs.csv"
 BASELINE = "ddp"
@@ -62,14 +62,21 @@ class ModelError:
     carried: bool
 
     def applied(self, ratio: Ratio) -> Ratio:
-        """The ratio without the bias, its interval widened by the error of one more configuration."""
-        made = ratio.estimate
-        widened = replace(
+        """The ratio without the bias, its intervals widened by the error of one more configuration."""
+        other = ratio.alternative
+        return replace(
+            ratio,
+            estimate=self._widened(ratio.estimate),
+            alternative=self._widened(other) if other else None,
+            model_error=self,
+        )
+
+    def _widened(self, made: Estimate) -> Estimate:
+        return replace(
             made,
             difference=made.difference - self.bias,
             fixed=(*made.fixed, (self.sd**2 * (self.count + 1), self.count)),
         )
-        return replace(ratio, estimate=widened, model_error=self)
 
 
 def speedup_errors(pairs: Sequence[Pair]) -> list[SpeedupError]:
@@ -104,17 +111,19 @@ def reference_pairs() -> tuple[Pair, ...]:
         )
 
 
-def model_error(strategy: str, over: str, log_ratio: float, *, level: float) -> ModelError:
-    """The error of a simulated ratio of `strategy` over the strategy `over`; `log_ratio`: ln of that ratio.
+def model_error(strategy: str, over: str, log_ratio: float | None, *, level: float) -> ModelError:
+    """The error of a simulated ratio of `strategy` over the strategy `over`.
 
-    The pairs are the strategy's own, or where these are fewer than `FEWEST_PAIRS` all pairs. Their mean error is
-    the bias if the ratio lies among their ratios. Elsewhere, and over another strategy than ddp, no bias is
-    known: then the root mean square of the errors takes the place of their standard deviation, and of own and
-    all pairs those with the larger one count.
+    `log_ratio`: ln of the simulated ratio of times a sample, None where it is not known.
+
+    The pairs are the strategy's own, or where these are fewer than `FEWEST_PAIRS` all pairs. Their mean error
+    is the bias if the ratio lies among their ratios. Elsewhere, and over another strategy than ddp, no bias
+    is known: then the root mean square of the errors takes the place of their standard deviation, and of own
+    and all pairs those with the larger one count.
     """
     own, every = _kinds(level)
     nearest = own.get(strategy, every)
-    if over == BASELINE and nearest.holds(log_ratio):
+    if over == BASELINE and log_ratio is not None and nearest.holds(log_ratio):
         return nearest.corrected
     return max(every.carried, nearest.carried, key=lambda error: error.sd)
 

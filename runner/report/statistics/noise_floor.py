@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtr
 
+from .model_error import ModelError
 from .welch import FEWEST_RUNS, LEVEL, SIGNIFICANT, Interval, Ratio, Times, holm, mean_of
 
 
@@ -73,6 +74,20 @@ def clock_floor(log_ratios: Sequence[float], *, level: float = LEVEL) -> Floor |
     ends = estimate.interval
     half = (ends.high - ends.low) / 2
     return Floor(value=float(distance(estimate.difference, half)), interval=ends.exponential())
+
+
+def model_floor(errors: Sequence[ModelError], clock: Floor | None, jitters: bool) -> Floor | None:
+    """m_clock in virtual time: the size of the model errors in `errors` that is typical, the largest of them.
+
+    Two runs with the same seeds are copies there. `clock`: what they differ by where steps have jitter
+    (`jitters`), else of no account; None if they were not run, so that there is no floor.
+    """
+    if not errors or (jitters and clock is None):
+        return clock if jitters else None
+    typical = max(error.typical for error in errors)
+    if clock is not None and jitters:
+        return replace(clock, value=max(clock.value, typical))
+    return Floor(value=typical, interval=Interval(1 / (1 + typical), 1 + typical))
 
 
 def fresh_floor(ratio: Ratio | None) -> Floor | None:

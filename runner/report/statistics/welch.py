@@ -201,15 +201,15 @@ class Ratio:
     """Time of the baseline over time of the arm: above 1 the arm is faster.
 
     `estimate`: the difference of the logarithms. `side`: "≥" if runs of the baseline missed the target and
-    count at the budget, so that the upper end is not known; "≤" if runs of the arm did. `same_trajectory`: the
-    runs of both differ in their times alone, so that each is compared with the one of its own seed; `other`:
-    the interval if they had not been paired, or else had been. `model_error`: of virtual time, part of both.
+    count at the budget, so that the upper end is not known; "≤" if runs of the arm did. `same_trajectory`:
+    runs of one seed differ in their times alone, so `estimate` is of pairs. `alternative`: the estimate of
+    the other kind, None where there are no pairs. `model_error`: of virtual time, part of both.
     """
 
     estimate: Estimate
     side: Side = ""
     same_trajectory: bool = False
-    other: Interval | None = None
+    alternative: Estimate | None = None
     model_error: "ModelError | None" = None
 
     @property
@@ -229,6 +229,11 @@ class Ratio:
     @property
     def high(self) -> float:
         return self.interval.high
+
+    @property
+    def other(self) -> Interval | None:
+        """Welch's interval where `interval` is of pairs, else that of pairs; None without pairs."""
+        return self.alternative.interval.exponential() if self.alternative else None
 
     @property
     def p_no_gain(self) -> float:
@@ -257,6 +262,21 @@ def welch(base: Times, arm: Times, *, level: float = LEVEL, side: Side = "") -> 
         return None
     least = (base.grid_variance, arm.grid_variance)
     return Ratio(estimate=welch_difference(base.logs, arm.logs, least=least, level=level), side=side)
+
+
+def with_pairs(ratio: Ratio, base: Times, arm: Times, *, same_trajectory: bool) -> Ratio:
+    """`ratio`, a result of `welch`, with the interval of pairs: run j of both sides has the same seed.
+
+    The mean of ln T_base,j - ln T_arm,j with the paired t interval. If both have the same trajectory it takes
+    the place of Welch's, and the evaluation grid cancels; else it stands beside that, and its variance is at
+    least the grid variance of both sides.
+    """
+    least = 0.0 if same_trajectory else base.grid_variance + arm.grid_variance
+    level = ratio.estimate.level
+    pairs = mean_of([b - a for b, a in zip(base.logs, arm.logs, strict=True)], level=level)
+    pairs = replace(pairs, variances=(max(pairs.variances[0], least),))
+    first, second = (pairs, ratio.estimate) if same_trajectory else (ratio.estimate, pairs)
+    return replace(ratio, estimate=first, alternative=second, same_trajectory=same_trajectory)
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:

@@ -47,7 +47,7 @@ def _config(strategy: str, seed: int, target: float | None, arm: str, **more: An
             "warmup_epochs": 1.0,
             "final": 0.0,
         },
-        "cluster": {"nodes": 2, "ranks_per_node": [2, 2]},
+        "cluster": {"nodes": 2, "ranks_per_node": [2, 2]} | more.get("cluster", {}),
         "launcher": {"name": more.get("world", "local"), "threads_per_rank": "auto", "port": None}
         | more.get("launcher", {}),
         "train": {"epochs": 12, "global_batch_size": 64, "target": target, "target_metric": "accuracy"}

@@ -15,8 +15,10 @@ from daso_bench.runner.config.load import from_composed, in_its_role, requests
 from daso_bench.runner.config.parts import StudyInfo
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.records.seed_ranges import FRESH
-from daso_bench.runner.studies.plan import plan_of
+from daso_bench.runner.studies.plan import StudyPlan, plan_of
 from daso_bench.strategies.errors import ConfigError
+
+JITTER = "cluster.device.jitter=gaussian"  # without it, virtual time has no second baseline of the same seeds
 
 
 def mission(*words: str, cwd: Path) -> list[RunConfig]:
@@ -30,7 +32,7 @@ def by_arm(runs: list[RunConfig]) -> dict[str, RunConfig]:
 
 
 def test_a_second_baseline_has_other_seeds_and_one_has_the_first_part_of_the_schedule(tmp_path: Path):
-    arms = by_arm(mission("seed=3", cwd=tmp_path))
+    arms = by_arm(mission("seed=3", JITTER, cwd=tmp_path))
     base, clock, fresh = (
         arms["ddp by nodes"],
         arms["ddp by nodes, same seeds"],
@@ -43,6 +45,24 @@ def test_a_second_baseline_has_other_seeds_and_one_has_the_first_part_of_the_sch
     assert (base.train.max_steps, fresh.train.max_steps) == (None, None)
     assert (clock.run.arm, fresh.run.arm, arms["placebo"].run.arm) == ("same_seeds", "fresh_seeds", "placebo")
     assert len({run.run_id for run in arms.values()}) == len(arms)
+
+
+def test_virtual_time_without_jitter_runs_no_copies_of_the_baseline(tmp_path: Path):
+    def plan(*words: str) -> StudyPlan:
+        return plan_of(requests(["+study=mission", "seed=0", *words], sweep=True, cwd=tmp_path))
+
+    copies = ["ddp by nodes, same seeds", "placebo"]
+    arms = [run.config.study.arm for run in plan().runs]
+    assert "ddp by nodes, fresh seeds" in arms
+    assert not set(copies) & set(arms)
+    assert plan().left_out.startswith("not run: ddp by nodes, same seeds, placebo; in virtual time without")
+    for words in ([JITTER], ["launcher=local", "cluster=laptop"]):
+        real = plan(*words)
+        assert (real.left_out, set(copies) - {run.config.study.arm for run in real.runs}) == ("", set())
+    alone = plan("study.arm=placebo")
+    assert not alone.runs
+    assert "nothing else was asked for" in str(alone.refused[0].error)
+    assert plan(JITTER, "study.arm=placebo").left_out == ""
 
 
 def test_all_arms_of_a_repetition_are_evaluated_at_the_same_marks_and_repetitions_at_others(tmp_path: Path):
