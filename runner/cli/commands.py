@@ -341,7 +341,7 @@ _VALIDATE_HELP = """\
 How far virtual time is off: compares the emulated runs below DIR with the same runs in virtual time.
 
   daso-bench +study=validation             makes both, 20 minutes on an idle machine
-  daso-bench validate results/validation   their errors; pairs.csv and summary.json
+  daso-bench validate results/validation   their errors, and pairs.csv
   daso-bench validate results/overlap      of +study=overlap: do padded devices hide what real ones do?
 """
 

@@ -7,49 +7,36 @@ looked at where the emulated ones differ by more than 5 %. Emulated runs whose o
 nothing.
 """
 
-import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
 from itertools import combinations
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from ...strategies.errors import ConfigError
-from .. import PACKAGE
-from ..records.json_lines import write_json
 from ..records.run_directory import FAILED, OK
 from . import words
 from .data.load import Run, find_runs, load_run, without_copies
+from .statistics.model_error import Pair, by_configuration, reference_pairs, size, speedup_errors
 from .tables import write_csv
 
 GAP = 0.05  # strategies closer than that have no order to get right
-REFERENCE = PACKAGE / "results" / "reference" / "validation"
-SUMMARY = "summary.json"
 LIMITS = {"step time": (0.05, 0.15), "speed-up": (0.03, 0.08), "time to target": (0.05, 0.15)}
 ORDER_LIMIT = 0.95
-BASELINE = "ddp"
 SIZES = ("real", "padded")  # of +study=overlap
 OVERLAP_LIMIT = 0.05  # between the shares of exposed communication of real and slowed devices
 
 
-Pair = Mapping[str, Any]
-"""A run by both, a row of pairs.csv: what names it, seconds of a step, and to the target or None."""
-
-
 def spread_of(errors: Sequence[float]) -> dict[str, float]:
-    """Of one error or more: count, median and 95th percentile of their sizes, and the mean with its sign.
-
-    The percentile is the smallest error that 95 % of all do not exceed.
-    """
-    sizes = sorted(abs(error) for error in errors)
-    p95 = sizes[math.ceil(0.95 * len(sizes)) - 1]
+    """Of one error or more: count, median and 95th percentile of their sizes, and the mean with its sign."""
     return {
-        "count": len(sizes),
-        "median": median(sizes),
-        "p95": p95,
+        "count": len(errors),
+        "median": median(map(abs, errors)),
+        "p95": size(errors, 0.95),
         "bias": sum(errors) / len(errors),
     }
 
@@ -60,7 +47,6 @@ class Validation:
 
     configurations: int
     pairs: int
-    invalid: int  # emulated runs that their own checks refused, at their start or end, or that failed
     errors: dict[str, dict[str, float]]
     orders: int  # pairs of strategies that differ by more than `GAP`
     orders_right: int
@@ -94,52 +80,43 @@ class Validation:
         )
 
 
-def validate(pairs: Sequence[Pair], invalid: int = 0) -> Validation:
+def validate(pairs: Sequence[Pair]) -> Validation:
     """The errors of `pairs`."""
-    of_configuration: dict[tuple[str, str, str], list[Pair]] = defaultdict(list)
-    for pair in pairs:
-        of_configuration[pair["study"], pair["configuration"], pair["seed"]].append(pair)
-    errors: dict[str, list[float]] = {kind: [] for kind in LIMITS}
-    orders, right = 0, 0
-    for pair in pairs:
-        errors["step time"].append(pair["simulated_step_s"] / pair["emulated_step_s"] - 1)
-        if pair["emulated_target_s"] and pair["simulated_target_s"]:
-            errors["time to target"].append(pair["simulated_target_s"] / pair["emulated_target_s"] - 1)
-    for together in of_configuration.values():
-        base = next((pair for pair in together if pair["arm"] == BASELINE), None)
-        for pair in together:
-            if base is not None and pair is not base:
-                emulated = base["emulated_step_s"] / pair["emulated_step_s"]
-                errors["speed-up"].append(base["simulated_step_s"] / pair["simulated_step_s"] / emulated - 1)
-        for first, second in combinations(together, 2):
-            gap = first["emulated_step_s"] / second["emulated_step_s"]
-            if max(gap, 1 / gap) > 1 + GAP:
-                orders += 1
-                right += (gap > 1) == (first["simulated_step_s"] > second["simulated_step_s"])
+    errors = {
+        "step time": [pair["simulated_step_s"] / pair["emulated_step_s"] - 1 for pair in pairs],
+        "speed-up": [math.expm1(error.log) for error in speedup_errors(pairs)],
+        "time to target": [
+            pair["simulated_target_s"] / pair["emulated_target_s"] - 1
+            for pair in pairs
+            if pair["emulated_target_s"] and pair["simulated_target_s"]
+        ],
+    }
+    orders = [
+        (gap > 1) == (first["simulated_step_s"] > second["simulated_step_s"])
+        for together in by_configuration(pairs)
+        for first, second in combinations(together, 2)
+        if max(gap := first["emulated_step_s"] / second["emulated_step_s"], 1 / gap) > 1 + GAP
+    ]
     return Validation(
         configurations=len({pair["configuration"] for pair in pairs}),
         pairs=len(pairs),
-        invalid=invalid,
         errors={kind: spread_of(values) for kind, values in errors.items() if values},
-        orders=orders,
-        orders_right=right,
+        orders=len(orders),
+        orders_right=sum(orders),
     )
 
 
-def reference() -> Validation | None:
-    """What the project itself has measured and keeps; None where the file is missing."""
-    try:
-        return Validation(**json.loads((REFERENCE / SUMMARY).read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        return None
+@cache
+def reference() -> Validation:
+    """What the project itself has measured and keeps."""
+    return validate(reference_pairs())
 
 
 def where(world: str, size: str) -> str:
     """World and size of a figure's numbers, and of virtual time its known error: a figure travels alone."""
-    known = reference() if world == "simulated" else None
-    error = known.errors.get("speed-up") if known else None
     parts = [words.world(world), *([size] if size else [])]
-    if error is not None:
+    if world == "simulated":
+        error = reference().errors["speed-up"]
         off = f"off by {error['median']:.1%}, at the 95th percentile {error['p95']:.1%}"
         parts.append(f"ratios on emulated clusters {off}")
     return ", ".join(parts)
@@ -209,7 +186,7 @@ def _step_s(run: Run) -> float:
 def show_errors(folder: Path, output: Path) -> int:
     """`daso-bench validate`: print how far virtual time is off the runs below `folder`; the exit code.
 
-    pairs.csv and summary.json go into `output`. Raises ConfigError where no pair of runs is there.
+    pairs.csv goes into `output`. Raises ConfigError where no pair of runs is there.
     """
     runs = without_copies(load_run(path, str(path.relative_to(folder))) for path in find_runs(folder))
     if overlaps := overlap_of(runs):
@@ -222,12 +199,11 @@ def show_errors(folder: Path, output: Path) -> int:
             f"{folder}: holds no run both emulated and in virtual time, whose checks passed "
             "(daso-bench +study=validation makes some)"
         )
-    errors = validate(pairs, invalid)
+    errors = validate(pairs)
     output.mkdir(parents=True, exist_ok=True)
     write_csv(output / "pairs.csv", pairs)
-    write_json(output / SUMMARY, asdict(errors))
     print(errors.sentence())
-    print(f"emulated runs that their own checks refused, or that failed: {errors.invalid}")
+    print(f"emulated runs that their own checks refused, or that failed: {invalid}")
     for line in errors.short:
         print(f"short: {line}")
     return FAILED if errors.short else OK

@@ -51,8 +51,9 @@ def speedup_remarks(speedups: Speedups, line: ArmSpeedup) -> list[str]:
         if ratio is None:
             continue
         if ratio.low <= 1 <= ratio.high:
-            least = smallest_gain(line, ratio, 0.0)
-            could = f"; this plan could detect {least:.2f}" if least is not None else ""
+            could = (
+                f"; this plan could detect {smallest_gain(ratio, 0.0):.2f}" if ratio.estimate.error else ""
+            )
             remarks.append(f"{work}: no detectable difference{could}")
         elif ratio.point > 1 and floor is not None and ratio.low <= 1 + floor:
             remarks.append(f"{work}: not above the noise floor")

@@ -16,9 +16,8 @@ from ..data.load import Run
 from ..statistics import quality, reached
 from ..statistics.model_error import ModelError, model_error
 from ..statistics.noise_floor import Floor, NoiseFloor, clock_floor, fresh_floor, model_floor, placebo_differs
-from ..statistics.planning import detectable
 from ..statistics.verdict import Bound
-from ..statistics.welch import FEWEST_RUNS, Estimate, Ratio, Times, holm, welch, with_pairs
+from ..statistics.welch import FEWEST_RUNS, Estimate, Ratio, Times, exponential, holm, welch, with_pairs
 from ..target import baseline_of, budget_s, study_of, way
 from . import recorded
 from .bounds import bound_of
@@ -237,15 +236,9 @@ def same_trajectory(base: Sequence[Run], arm: Sequence[Run]) -> bool:
     return told_apart and all(_alike(b, a) for b, a in zip(base, arm, strict=True))
 
 
-def smallest_gain(line: ArmSpeedup, ratio: Ratio, floor: float) -> float | None:
-    """The true ratio of an arm that this study calls a gain with 80 % power; None if nothing scatters.
-
-    `floor`: the noise floor as a share, which the interval must lie above.
-    """
-    error, runs = ratio.estimate.error, len(line.arm.counted)
-    if error == 0:
-        return None
-    return (1 + floor) * detectable(runs, error * math.sqrt(runs / 2), level=ratio.estimate.level)
+def smallest_gain(ratio: Ratio, floor: float) -> float:
+    """The true ratio that this study calls a gain with 80 % power: its interval lies above 1 + `floor`."""
+    return (1 + floor) * exponential(ratio.estimate.detectable)
 
 
 def final_quality(base: Arm, arm: Arm) -> Estimate | None:

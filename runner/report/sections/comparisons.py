@@ -25,8 +25,9 @@ def facts_of(comparison: Comparison) -> list[tuple[str, str]]:
     """World, cluster, target and so on: name and value of each."""
     runs = comparison.runs
     facts = [("World", comparison.world_in_words)]
-    known = simulation_errors.reference() if comparison.world == "simulated" else None
-    facts += [("How far virtual time is off", f"{_compared(runs)} {known.sentence()}")] if known else []
+    if comparison.world == "simulated":
+        known = simulation_errors.reference().sentence()
+        facts.append(("How far virtual time is off", f"{_compared(runs)} {known}"))
     facts += [("Size", comparison.size)] if comparison.size else []
     facts += [("Cluster", "; ".join(sorted({_cluster(run) for run in runs})))]
     if comparison.targets:

@@ -9,7 +9,7 @@ of virtual time".
 import csv
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from statistics import fmean, median, stdev
@@ -79,18 +79,23 @@ class ModelError:
         )
 
 
-def speedup_errors(pairs: Sequence[Pair]) -> list[SpeedupError]:
-    """The error of each strategy that has a ddp of the same study, configuration and seed among `pairs`."""
-    configurations: dict[tuple[str, str, str], list[Pair]] = defaultdict(list)
+def by_configuration(pairs: Sequence[Pair]) -> Iterable[list[Pair]]:
+    """The pairs of each study, configuration and seed."""
+    together: dict[tuple[str, str, str], list[Pair]] = defaultdict(list)
     for pair in pairs:
-        configurations[pair["study"], pair["configuration"], pair["seed"]].append(pair)
+        together[pair["study"], pair["configuration"], pair["seed"]].append(pair)
+    return together.values()
+
+
+def speedup_errors(pairs: Sequence[Pair]) -> list[SpeedupError]:
+    """The error of each strategy that has a ddp of its own configuration among `pairs`."""
     return [
         SpeedupError(
             pair["arm"],
             base["simulated_step_s"] / pair["simulated_step_s"],
             base["emulated_step_s"] / pair["emulated_step_s"],
         )
-        for together in configurations.values()
+        for together in by_configuration(pairs)
         for base in together
         if base["arm"] == BASELINE
         for pair in together

@@ -15,9 +15,8 @@ import numpy as np
 from scipy.special import betaincinv, nctdtr
 
 from ....strategies.errors import ConfigError
-from .welch import LEVEL, t_limit
+from .welch import LEVEL, POWER, t_limit
 
-POWER = 0.8
 _POINTS = 400  # of the mean over u: quantiles at the midpoints of equal shares
 
 FEWEST_PILOTS = 10

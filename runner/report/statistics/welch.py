@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from scipy.special import stdtr, stdtrit
+from scipy.special import nctdtrinc, stdtr, stdtrit
 
 from ....strategies.errors import ConfigError
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .model_error import ModelError
 
 LEVEL = 0.95  # `study.level`
+POWER = 0.8
 FEWEST_RUNS = 3  # fewer give no ratio at all
 SIGNIFICANT = 0.05  # of the Holm-adjusted p
 _LARGEST_EXPONENT = 700.0  # beyond it exp() is infinite for all that a report could print
@@ -122,6 +123,11 @@ class Estimate:
         if error == 0:
             return 0.0 if self.difference > 0 else 1.0
         return float(stdtr(self.df, -self.difference / error))
+
+    @property
+    def detectable(self) -> float:
+        """The smallest true difference from 0 that an interval of this error misses 0 by with 80 % power."""
+        return self.error * float(nctdtrinc(self.df, 1 - POWER, t_limit(self.level, self.df)))
 
     def with_runs(self, runs: int) -> Interval:
         """The interval that `runs` runs on each side would give if difference and spread stayed."""

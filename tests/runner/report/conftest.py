@@ -12,18 +12,8 @@ import pytest
 import yaml
 
 from daso_bench.runner.records.json_lines import RecordWriter, write_json
-from daso_bench.runner.report import simulation_errors
-from daso_bench.runner.report.simulation_errors import Validation
 
 sys.path.insert(0, str(Path(__file__).parent))
-
-
-@pytest.fixture(autouse=True)
-def known(monkeypatch: pytest.MonkeyPatch) -> list[Validation]:
-    """What is known of virtual time's errors: nothing, or what a test puts here."""
-    found: list[Validation] = []
-    monkeypatch.setattr(simulation_errors, "reference", lambda: found[0] if found else None)
-    return found
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,6 @@
 """Speed-ups of a study, from run directories made by hand (docs/method.md)."""
 
 import math
-import shutil
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -14,19 +13,11 @@ from daso_bench.runner.records.seed_ranges import FRESH
 from daso_bench.runner.report import words
 from daso_bench.runner.report.build import report
 from daso_bench.runner.report.claims.claim_tables import sentences, speedup_rows
-from daso_bench.runner.report.claims.speedups import (
-    ArmSpeedup,
-    Speedups,
-    all_speedups,
-    error_of_model,
-    rates,
-    speedups_of,
-)
+from daso_bench.runner.report.claims.speedups import ArmSpeedup, Speedups, all_speedups, speedups_of
 from daso_bench.runner.report.data.arms import Comparison, compare
 from daso_bench.runner.report.data.load import find_runs, load_run
 from daso_bench.runner.report.plots.style import drawing
 from daso_bench.runner.report.sections.speedup_table import draw
-from daso_bench.runner.report.statistics.model_error import ALL
 from daso_bench.runner.report.statistics.welch import Ratio
 
 BASE, ARM = (100, 104, 96, 108, 92), (80, 84, 76, 86, 75)
@@ -302,98 +293,3 @@ def test_a_comparison_without_a_baseline_has_no_speed_up(make_run: Make, tmp_pat
     (comparison,) = comparisons_of(tmp_path)
     assert speedups_of(comparison) is None
     assert speedup_rows([]) == []
-
-
-# ------------------------------------------------------------------ virtual time
-
-
-def by_seed(seed: int) -> tuple[float, ...]:
-    """Evaluations that differ from seed to seed; the crossing is at another one in some."""
-    return (0.5 + 0.01 * seed, 0.60, 0.74 + 0.005 * seed, 0.78)
-
-
-def virtual(make_run: Make, root: Path, *, like: bool, arm: float = 100.0, **more: Any) -> None:
-    """ddp and hsgd in virtual time, 100 s and `arm` s; `like`: hsgd has ddp's own evaluations."""
-    world = {"world": "simulated"} | more
-    for seed in range(5):
-        own, moved = by_seed(seed), tuple(value + 0.001 for value in by_seed(seed))
-        for strategy, role, values, whole_s in (
-            ("ddp", "", own, 100.0),
-            ("ddp", "same_seeds", own, 100.0),
-            ("ddp", "fresh_seeds", own, 100.0),
-            ("placebo", "placebo", own, 100.0),
-            ("hsgd", "", own if like else moved, arm),
-        ):
-            place = {"arm": f"{strategy} {role}".strip(), "role": role}
-            repetition = seed + FRESH if role == "fresh_seeds" else seed
-            make_run(root, strategy, repetition, values, train_s=whole_s / 4, place=place, arm=role, **world)
-
-
-def test_every_ratio_of_times_in_virtual_time_carries_the_model_error(make_run: Make, tmp_path: Path):
-    virtual(make_run, tmp_path, like=False, arm=103.2)
-    found, line = answered(tmp_path), line_of(tmp_path)
-    error = there(error_of_model(found.baseline, line.arm))
-    assert (error.kind, error.carried) == (ALL, True)
-    half = math.log(there(line.fixed_work).high / there(line.fixed_work).low) / 2
-    assert half == pytest.approx(2.005 * error.sd * math.sqrt(56 / 55), rel=1e-3)
-    ratios = (line.fixed_work, line.to_target, line.throughput, rates(found.baseline, line.arm))
-    assert {there(ratio).model_error for ratio in ratios} == {error}
-    assert {there(ratio).high > there(ratio).low * 1.1 for ratio in ratios} == {True}
-    assert there(line.statistical).model_error is None, "samples are of real gradients"
-    assert there(line.throughput).point * there(line.statistical).point == pytest.approx(
-        there(line.to_target).point
-    )
-
-
-def test_the_noise_floor_of_virtual_time_is_the_model_error_and_copies_are_no_arms(
-    make_run: Make, tmp_path: Path
-):
-    virtual(make_run, tmp_path, like=False)
-    found = answered(tmp_path)
-    assert [arm.label for arm in found.comparison.arms] == ["ddp", "ddp fresh_seeds", "hsgd"]
-    assert (found.placebo, found.fixed_floor.missing, found.fixed_floor.biased) == (None, [], False)
-    assert found.fixed_floor.floor == pytest.approx(0.0183, abs=1e-4)
-    told = sentences(found)[0]
-    assert told.startswith("Noise floor: typical model error of virtual time 1.83%, other seeds 0.00% in")
-
-
-def test_with_jitter_same_seeds_and_placebo_are_real_and_missed(make_run: Make, tmp_path: Path):
-    jitter: dict[str, Any] = {"cluster": {"device": {"jitter": "gaussian", "jitter_cv": 0.05}}}
-    virtual(make_run, tmp_path / "all", like=False, **jitter)
-    found = answered(tmp_path / "all")
-    assert there(found.placebo).arm.label == "placebo placebo"
-    assert there(found.fixed_floor.clock).value == pytest.approx(0.0183, abs=1e-4), (
-        "not below the model error"
-    )
-    for path in find_runs(tmp_path / "all"):
-        if "same_seeds" in (path / "config.yaml").read_text():
-            shutil.rmtree(path)
-    assert answered(tmp_path / "all").fixed_floor.missing == ["A′"]
-
-
-@pytest.mark.parametrize("world", ["simulated", "local"])
-def test_an_arm_with_the_own_trajectory_of_the_baseline_is_compared_seed_by_seed(
-    make_run: Make, tmp_path: Path, world: str
-):
-    """The evaluation grid and the scatter of seeds cancel: 1 / 1.032 = 0.969, not [0.82, 1.15]."""
-    virtual(make_run, tmp_path, like=True, arm=103.2, world=world)
-    line = line_of(tmp_path)
-    ratio, width = there(line.to_target), 1.0 if world == "local" else math.exp(0.0887)
-    assert ratio.same_trajectory
-    assert ends(ratio) == pytest.approx((0.969 / width, 0.969 * width), abs=2e-3)
-    other = there(ratio.other)
-    assert other.low < ratio.low / 1.01 < 1.01 * ratio.high < other.high
-    assert there(line.statistical).point == there(line.statistical).high == 1
-
-
-def test_another_trajectory_is_compared_by_means_and_pairs_stand_beside(make_run: Make, tmp_path: Path):
-    virtual(make_run, tmp_path, like=False, arm=103.2)
-    ratio = there(line_of(tmp_path).to_target)
-    assert not ratio.same_trajectory
-    assert there(ratio.other).low < ratio.point < there(ratio.other).high
-    (row,) = speedup_rows([answered(tmp_path)])
-    assert row["interval_kind"] == "Welch"
-    assert (row["to_target_other_low"], row["to_target_other_high"]) == (
-        there(ratio.other).low,
-        there(ratio.other).high,
-    )

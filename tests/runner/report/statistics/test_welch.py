@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from sharing import there
 
+from daso_bench.runner.report.statistics.planning import detectable
 from daso_bench.runner.report.statistics.welch import (
     Estimate,
     Interval,
@@ -19,6 +20,7 @@ from daso_bench.runner.report.statistics.welch import (
     regret,
     welch,
     welch_difference,
+    with_pairs,
 )
 from daso_bench.strategies.errors import ConfigError
 
@@ -140,3 +142,26 @@ def test_the_interval_of_the_regret_is_that_of_the_ratio_minus_1() -> None:
     point, interval = regret(Times((100.0, 104.0, 96.0, 108.0, 92.0)), Times((80.0, 84.0, 76.0, 86.0, 75.0)))
     assert interval is not None
     assert (point, interval.low, interval.high) == pytest.approx((0.2467, 0.1393, 0.3642), abs=1e-4)
+
+
+@pytest.mark.parametrize(("runs", "cv"), [(5, 0.05), (5, 0.10), (10, 0.10)])
+def test_what_a_finished_study_could_detect_is_what_it_was_planned_to(runs: int, cv: float) -> None:
+    variance = math.log1p(cv**2)
+    made = Estimate(difference=0.0, variances=(variance, variance), counts=(runs, runs))
+    assert made.detectable == pytest.approx(math.log(detectable(runs, math.sqrt(variance))), rel=0.04)
+    alone = Estimate(difference=0.0, variances=(0.0, 0.0), counts=(runs, runs), fixed=((variance, 55),))
+    assert alone.detectable == pytest.approx(2.86 * math.sqrt(variance / 55), rel=0.01)
+    assert alone.with_runs(100) == alone.interval
+
+
+def test_pairs_leave_out_what_both_runs_of_a_seed_share() -> None:
+    base, arm = Times((1.0, 2.0, 4.0), (0.2,) * 3), Times((0.8, 1.6, 3.2), (0.2,) * 3)
+    plain = there(welch(base, arm))
+    same = with_pairs(plain, base, arm, same_trajectory=True)
+    assert (same.low, same.point, same.high) == pytest.approx((1.25, 1.25, 1.25))
+    assert there(same.other) == plain.interval
+    other = with_pairs(plain, base, arm, same_trajectory=False)
+    assert other.interval == plain.interval
+    # Grid variance of both sides, 2 · 0.2² / 12, over three pairs; t with 2 degrees of freedom.
+    half = 4.3027 * math.sqrt(2 * 0.2**2 / 12 / 3)
+    assert there(other.other).high == pytest.approx(1.25 * math.exp(half), rel=1e-4)

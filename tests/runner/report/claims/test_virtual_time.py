@@ -1,0 +1,177 @@
+"""Ratios in virtual time: model error, arms with the baseline's trajectory, and two checks."""
+
+import math
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sharing import Make, there
+from test_speedups import answered, ends, line_of, study
+
+from daso_bench.runner.records.seed_ranges import FRESH
+from daso_bench.runner.report.checks import modelled_time, noise
+from daso_bench.runner.report.claims.claim_tables import sentences, speedup_rows
+from daso_bench.runner.report.claims.speedups import error_of_model, rates
+from daso_bench.runner.report.data.load import find_runs
+from daso_bench.runner.report.statistics.model_error import ALL
+
+
+def by_seed(seed: int) -> tuple[float, ...]:
+    """Evaluations that differ from seed to seed; the crossing is at another one in some."""
+    return (0.5 + 0.01 * seed, 0.60, 0.74 + 0.005 * seed, 0.78)
+
+
+def virtual(make_run: Make, root: Path, *, like: bool, arm: float = 100.0, **more: Any) -> None:
+    """ddp and hsgd in virtual time, 100 s and `arm` s; `like`: hsgd has ddp's own evaluations."""
+    world = {"world": "simulated"} | more
+    for seed in range(5):
+        own, moved = by_seed(seed), tuple(value + 0.001 for value in by_seed(seed))
+        for strategy, role, values, whole_s in (
+            ("ddp", "", own, 100.0),
+            ("ddp", "same_seeds", own, 100.0),
+            ("ddp", "fresh_seeds", own, 100.0),
+            ("placebo", "placebo", own, 100.0),
+            ("hsgd", "", own if like else moved, arm),
+        ):
+            place = {"arm": f"{strategy} {role}".strip(), "role": role}
+            repetition = seed + FRESH if role == "fresh_seeds" else seed
+            make_run(root, strategy, repetition, values, train_s=whole_s / 4, place=place, arm=role, **world)
+
+
+def test_every_ratio_of_times_in_virtual_time_carries_the_model_error(make_run: Make, tmp_path: Path):
+    virtual(make_run, tmp_path, like=False, arm=103.2)
+    found, line = answered(tmp_path), line_of(tmp_path)
+    error = there(error_of_model(found.baseline, line.arm))
+    assert (error.kind, error.carried) == (ALL, True)
+    half = math.log(there(line.fixed_work).high / there(line.fixed_work).low) / 2
+    assert half == pytest.approx(2.005 * error.sd * math.sqrt(56 / 55), rel=1e-3)
+    ratios = (line.fixed_work, line.to_target, line.throughput, rates(found.baseline, line.arm))
+    assert {there(ratio).model_error for ratio in ratios} == {error}
+    assert {there(ratio).high > there(ratio).low * 1.1 for ratio in ratios} == {True}
+    assert there(line.statistical).model_error is None, "samples are of real gradients"
+    assert there(line.throughput).point * there(line.statistical).point == pytest.approx(
+        there(line.to_target).point
+    )
+
+
+def test_the_noise_floor_of_virtual_time_is_the_model_error_and_copies_are_no_arms(
+    make_run: Make, tmp_path: Path
+):
+    virtual(make_run, tmp_path, like=False)
+    found = answered(tmp_path)
+    assert [arm.label for arm in found.comparison.arms] == ["ddp", "ddp fresh_seeds", "hsgd"]
+    assert (found.placebo, found.fixed_floor.missing, found.fixed_floor.biased) == (None, [], False)
+    assert found.fixed_floor.floor == pytest.approx(0.0183, abs=1e-4)
+    told = sentences(found)[0]
+    assert told.startswith("Noise floor: typical model error of virtual time 1.83%, other seeds 0.00% in")
+
+
+def test_with_jitter_same_seeds_and_placebo_are_real_and_missed(make_run: Make, tmp_path: Path):
+    jitter: dict[str, Any] = {"cluster": {"device": {"jitter": "gaussian", "jitter_cv": 0.05}}}
+    virtual(make_run, tmp_path / "all", like=False, **jitter)
+    found = answered(tmp_path / "all")
+    assert there(found.placebo).arm.label == "placebo placebo"
+    assert there(found.fixed_floor.clock).value == pytest.approx(0.0183, abs=1e-4), (
+        "not below the model error"
+    )
+    for path in find_runs(tmp_path / "all"):
+        if "same_seeds" in (path / "config.yaml").read_text():
+            shutil.rmtree(path)
+    assert answered(tmp_path / "all").fixed_floor.missing == ["A′"]
+
+
+@pytest.mark.parametrize("world", ["simulated", "local"])
+def test_an_arm_with_the_own_trajectory_of_the_baseline_is_compared_seed_by_seed(
+    make_run: Make, tmp_path: Path, world: str
+):
+    """The evaluation grid and the scatter of seeds cancel: 1 / 1.032 = 0.969, not [0.82, 1.15]."""
+    virtual(make_run, tmp_path, like=True, arm=103.2, world=world)
+    line = line_of(tmp_path)
+    ratio, width = there(line.to_target), 1.0 if world == "local" else math.exp(0.0887)
+    assert ratio.same_trajectory
+    assert ends(ratio) == pytest.approx((0.969 / width, 0.969 * width), abs=2e-3)
+    other = there(ratio.other)
+    assert other.low < ratio.low / 1.01 < 1.01 * ratio.high < other.high
+    assert there(line.statistical).point == there(line.statistical).high == 1
+
+
+def test_another_trajectory_is_compared_by_means_and_pairs_stand_beside(make_run: Make, tmp_path: Path):
+    virtual(make_run, tmp_path, like=False, arm=103.2)
+    ratio = there(line_of(tmp_path).to_target)
+    assert not ratio.same_trajectory
+    assert there(ratio.other).low < ratio.point < there(ratio.other).high
+    (row,) = speedup_rows([answered(tmp_path)])
+    assert row["interval_kind"] == "Welch"
+    assert (row["to_target_other_low"], row["to_target_other_high"]) == (
+        there(ratio.other).low,
+        there(ratio.other).high,
+    )
+
+
+# ------------------------------------------------------------------ the checks "noise" and "model error"
+
+
+def test_the_check_of_noise_says_which_gain_would_not_show(make_run: Make, tmp_path: Path):
+    virtual(make_run, tmp_path, like=False)
+    found = noise.check(answered(tmp_path))
+    assert found.level == "green"
+    assert found.sentence == (
+        "a gain below 1.16× in the time of all work or 1.51× in the time to target would not show"
+    )
+    assert found.details == (
+        "Noise floor of the time of all work: 1.8 %.",
+        "hsgd: a gain below 1.16 in the time of all work would not show.",
+        "Noise floor of the time to target: 1.8 %.",
+        "hsgd: a gain below 1.51 in the time to target would not show.",
+    )
+
+
+@pytest.mark.parametrize("missed", [(0,), (0, 1, 2, 3, 4)])
+def test_a_run_of_fresh_seeds_that_missed_the_target_is_told_by_the_check(
+    make_run: Make, tmp_path: Path, missed: Sequence[int]
+):
+    study(make_run, tmp_path, clock=(0.01, -0.01, 0.02, -0.02, 0.0), fresh_missed=missed)
+    found = noise.check(answered(tmp_path))
+    assert found.level == "amber"
+    assert found.sentence.startswith(
+        "no noise floor of the time to target: "
+        f"{len(missed)} of 5 runs of ddp fresh_seeds missed the target; a gain below 1.1"
+    )
+    assert not any("of the time to target:" in detail for detail in found.details)
+
+
+def test_the_check_of_noise_is_amber_without_second_baselines_and_with_a_bias(make_run: Make, tmp_path: Path):
+    study(make_run, tmp_path / "none", clock=None, fresh=None)
+    found = noise.check(answered(tmp_path / "none"))
+    assert (found.level, found.details) == ("amber", ())
+    assert found.sentence.startswith(
+        "no noise floor of the time of all work: the baseline was not run again (A′ and A″); no noise floor"
+    )
+    study(make_run, tmp_path / "biased", clock=(0.01, 0.03, 0.02, 0.02, 0.02))
+    found = noise.check(answered(tmp_path / "biased"))
+    assert found.level == "amber"
+    assert found.sentence.startswith("time of all work: two runs with the same seeds differ by more than")
+
+
+def test_the_check_of_modelled_time_says_what_each_interval_holds(make_run: Make, tmp_path: Path):
+    virtual(make_run, tmp_path / "virtual", like=False)
+    for seed in range(5):
+        place = {"arm": "daso", "role": ""}
+        make_run(tmp_path / "virtual", "daso", seed, train_s=12.5, place=place, world="simulated")
+    found = modelled_time.check(answered(tmp_path / "virtual"))
+    assert (found.level, found.sentence) == (
+        "amber",
+        "times are simulated: a ratio has a typical error of 1.8 %, 95 % of errors are below 13 %; every "
+        "interval holds that; the bias is corrected in 1 of 2 arms",
+    )
+    assert found.details == (
+        "daso: 19 validated pairs of daso itself; their mean error of +2.2% is taken off the ratio; typical "
+        "error 1.6 %, 95 % below 13 %.",
+        "hsgd: 55 validated pairs of all strategies; no bias is known of its ratio, so the interval carries "
+        "the whole error; typical error 1.8 %, 95 % below 7.6 %.",
+    )
+    study(make_run, tmp_path / "local")
+    found = modelled_time.check(answered(tmp_path / "local"))
+    assert (found.level, found.sentence) == ("green", "times were measured, not simulated")
