@@ -256,7 +256,7 @@ def better(
 def time_to_target(
     claim: Hypothesis, study: Speedups, line: ArmSpeedup, conditions: Conditions
 ) -> tuple[Verdict, str]:
-    """Time of the first crossing."""
+    """Time to the crossing of the target."""
     made = _time(claim, line.to_target, conditions, line.holm[1])
     return made, f"{words.interval(line.to_target)} in time to target"
 
