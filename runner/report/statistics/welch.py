@@ -7,7 +7,7 @@ here. Source: docs/method.md, "Statistics of ratios".
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -80,23 +80,31 @@ class Estimate:
     """A mean or a difference of means, and what its interval is made of.
 
     `variances`: of single runs, one of each mean, in the squared unit of `difference`. `counts`: the runs
-    behind each of them, 2 or more. `level`: of the interval.
+    behind each of them, 2 or more. `level`: of the interval. `fixed`: (variance, count) of errors that more
+    runs do not make smaller, the model error of virtual time.
     """
 
     difference: float
     variances: tuple[float, ...]
     counts: tuple[int, ...]
     level: float = LEVEL
+    fixed: tuple[tuple[float, int], ...] = ()
 
     @property
     def error(self) -> float:
         """The standard error of `difference`."""
-        return float(error_of(self.variances, self.counts)[0])
+        return self._error_and_df[0]
 
     @property
     def df(self) -> float:
         """Degrees of freedom of the interval (Welch-Satterthwaite)."""
-        return float(error_of(self.variances, self.counts)[1])
+        return self._error_and_df[1]
+
+    @property
+    def _error_and_df(self) -> tuple[float, float]:
+        variances = (*self.variances, *(variance for variance, _ in self.fixed))
+        error, df = error_of(variances, (*self.counts, *(count for _, count in self.fixed)))
+        return float(error), float(df)
 
     @property
     def interval(self) -> Interval:
@@ -112,9 +120,12 @@ class Estimate:
             return 0.0 if self.difference > 0 else 1.0
         return float(stdtr(self.df, -self.difference / error))
 
-    def with_runs(self, runs: int) -> Interval:
-        """The interval that `runs` runs on each side would give if difference and spread stayed."""
-        return replace(self, counts=(runs,) * len(self.counts)).interval
+    def p_not_below(self, edge: float) -> float:
+        """One-sided p of "the true difference is at least `edge`": small means that it is below."""
+        error = self.error
+        if error == 0:
+            return 0.0 if self.difference < edge else 1.0
+        return float(stdtr(self.df, (self.difference - edge) / error))
 
 
 def welch_difference(
@@ -160,12 +171,13 @@ class Times:
     """The times of one arm in seconds (or any positive number per run: samples, seconds a sample).
 
     `log_widths`: for crossing times w = ln(t_j / t_(j-1)) of each run, the evaluation interval in which it
-    crossed, inf if its first evaluation met the target; empty for fixed work. Raises ConfigError for a time
-    that is not positive and finite.
+    crossed, inf if its first evaluation met the target; empty for fixed work. `slow_variance`: see
+    `slow_runs.typical`. Raises ConfigError for a time that is not positive and finite.
     """
 
     seconds: tuple[float, ...]
     log_widths: tuple[float, ...] = ()
+    slow_variance: float = 0.0
 
     def __post_init__(self) -> None:
         for value in self.seconds:
@@ -183,6 +195,11 @@ class Times:
         if not self.log_widths:
             return 0.0
         return math.fsum(width**2 / 12 for width in self.log_widths) / len(self.log_widths)
+
+    @property
+    def least_variance(self) -> float:
+        """The variance that ln T counts with at least."""
+        return max(self.grid_variance, self.slow_variance)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,9 +236,9 @@ class Ratio:
         """One-sided p of "the true ratio is at most 1"; 1 where only an upper bound is known."""
         return 1.0 if self.side == "≤" else self.estimate.p_not_above_0
 
-    def with_runs(self, runs: int) -> Interval:
-        """The interval that `runs` runs of each arm would give if point and spread stayed as they are."""
-        return self._without_unknown_end(self.estimate.with_runs(runs))
+    def p_not_below(self, edge: float) -> float:
+        """One-sided p of "the true ratio is at least `edge`"; 1 where only a lower bound is known."""
+        return 1.0 if self.side == "≥" else self.estimate.p_not_below(math.log(edge))
 
     def _without_unknown_end(self, logs: Interval) -> Interval:
         ends = logs.exponential()
@@ -235,11 +252,11 @@ def welch(base: Times, arm: Times, *, level: float = LEVEL, side: Side = "") -> 
     """exp(mean ln T_base - mean ln T_arm) with the Welch interval on ln T; None below 3 runs on a side.
 
     Each variance is at least the grid variance of its side, so that equal crossings never give an interval of
-    no width. `side`: see `Ratio`; `reached.compare` sets it.
+    no width, and at least its `slow_variance`. `side`: see `Ratio`; `reached.compare` sets it.
     """
     if min(len(base.seconds), len(arm.seconds)) < FEWEST_RUNS:
         return None
-    least = (base.grid_variance, arm.grid_variance)
+    least = (base.least_variance, arm.least_variance)
     return Ratio(estimate=welch_difference(base.logs, arm.logs, least=least, level=level), side=side)
 
 

@@ -56,13 +56,6 @@ def test_scatter_so_small_that_its_square_vanishes_still_has_degrees_of_freedom(
     assert found.df == pytest.approx(8)
 
 
-def test_more_runs_narrow_the_interval_of_the_same_estimate() -> None:
-    found = Estimate(difference=0.2, variances=(0.04, 0.04), counts=(5, 5))
-    widths = [ends.high - ends.low for ends in (found.interval, found.with_runs(20))]
-    # Twice as narrow by the root of n, and t falls from 2.306 to 2.024 (8 and 38 degrees of freedom).
-    assert widths[0] / widths[1] == pytest.approx(2 * 2.30600 / 2.02439, abs=1e-4)
-
-
 @pytest.mark.parametrize(
     ("make", "said"),
     [
@@ -122,6 +115,16 @@ def test_a_crossing_at_the_first_evaluation_leaves_both_ends_open() -> None:
 def test_the_p_of_no_gain_agrees_with_the_interval() -> None:
     p = ratio_of().p_no_gain
     assert ratio_of(level=1 - 2 * p).low == pytest.approx(1.0, abs=1e-6)
+
+
+def test_the_p_of_no_loss_agrees_with_the_interval_at_any_edge() -> None:
+    for edge in (1.0, 1.3, 1.5):
+        p = ratio_of().p_not_below(edge)
+        level = abs(1 - 2 * p)
+        ends = ratio_of(level=level)
+        assert (ends.high if p < 0.5 else ends.low) == pytest.approx(edge, abs=1e-6)
+    assert ratio_of().p_not_below(1.0) == pytest.approx(1 - ratio_of().p_no_gain)
+    assert Estimate(difference=-0.1, variances=(0.0,), counts=(5,)).p_not_below(0) == 0
 
 
 def test_holm_s_hand_worked_values_in_any_order() -> None:
