@@ -19,7 +19,7 @@ from .. import PACKAGE
 from .cores import affinity, usable_cores
 
 ENVIRONMENT_SCHEMA_VERSION = 1
-RULES_VERSION = "2.0"  # of the measuring rules, docs/method.md
+RULES_VERSION = "3.0"  # of the measuring rules, docs/method.md
 _PACKAGES = ("torch", "torchvision", "numpy", "scipy", "hydra-core", "omegaconf", "greenlet")
 _VARIABLES = (
     "OMP_NUM_THREADS",

@@ -20,10 +20,10 @@ def _finite(value: Any) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Crossing:
-    """A target was met at an evaluation: it happened in (after, stamp], in seconds of T_train, and samples.
+    """The target was crossed in (after, stamp], in seconds of T_train, and samples.
 
     `scored_s` and `scored_samples` are the midpoints of the logarithms, sqrt(after * stamp). If the first
-    evaluation meets the target there is nothing to halve: `at_first` is True and the stamp itself is scored.
+    evaluation is the crossing there is nothing to halve: `at_first` is True and the stamp itself is scored.
     `wall_s` is T_wall at the end of the evaluation (None if it was not recorded). Source: docs/method.md,
     "Crossing the target".
     """
@@ -56,10 +56,17 @@ def meets(row: Row, target: float, metric: str = "accuracy") -> bool:
 
 
 def crossing(rows: Iterable[Row], target: float, *, metric: str = "accuracy") -> Crossing | None:
-    """Where `target` was first met, from rows of kind "evaluation" in order (others are skipped)."""
+    """Where the metric crossed `target`, from rows of kind "evaluation" in order (others are skipped).
+
+    It is the first evaluation at which two of three meet the target: the one before, this one and the next
+    one. So the running median of three evaluations crosses there, and one lucky evaluation decides nothing.
+    Before the first evaluation nothing meets the target; after the last one the last one counts again, so
+    that a run that stopped at its target has a crossing. Source: docs/method.md, "Crossing the target".
+    """
     evaluations = [row for row in rows if row.get("kind", "evaluation") == "evaluation"]
-    met = (index for index, row in enumerate(evaluations) if meets(row, target, metric))
-    index = next(met, None)
+    met = [meets(row, target, metric) for row in evaluations]
+    padded = [False, *met, *met[-1:]]
+    index = next((place for place in range(len(met)) if sum(padded[place : place + 3]) >= 2), None)
     if index is None:
         return None
     row = evaluations[index]

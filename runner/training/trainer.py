@@ -10,6 +10,7 @@ import torch
 from ...strategies.base import AsynchronousStrategy
 from ...strategies.topology import WORLD
 from ..records.run_directory import FAILED, OK, Outcome
+from ..records.target_crossing import crossing
 from . import checkpoint
 from .context import TrainContext
 from .evaluation import Evaluator
@@ -268,15 +269,22 @@ class Trainer:
     def _stop_at_target(self) -> None:
         """End the run at the target, if `train.stop` says so; all ranks decide from the same numbers.
 
-        A run that ends after a deferred evaluation makes an inline one, as every run does at its end.
+        A run that ends after a deferred evaluation makes an inline one, as every run does at its end. If that
+        one takes the crossing back, the run goes on.
         """
-        evaluations, stop = self.accounting.account.evaluations, self.context.config.train.stop
-        reached = [bool(row["reached"]) for row in evaluations]
-        confirmed = any(both == (True, True) for both in pairwise(reached))
-        if self.ended is None and ((stop == "first" and any(reached)) or (stop == "confirmed" and confirmed)):
-            if evaluations[-1]["mode"] == "deferred":
+        if self.ended is None and self._at_target():
+            if self.accounting.account.evaluations[-1]["mode"] == "deferred":
                 self._evaluate()
-            self.ended = ("finished", f"target reached (train.stop={stop})")
+            if self._at_target():
+                self.ended = ("finished", f"target reached (train.stop={self.context.config.train.stop})")
+
+    def _at_target(self) -> bool:
+        evaluations, train = self.accounting.account.evaluations, self.context.config.train
+        if train.target is None or train.stop == "budget":
+            return False
+        if train.stop == "confirmed":
+            return any(row["reached"] and after["reached"] for row, after in pairwise(evaluations))
+        return crossing(evaluations, train.target, metric=train.target_metric) is not None
 
     def save(self, *, waits: bool) -> Path | None:
         """Write a checkpoint and return its folder; None where the run keeps none. All ranks call it.

@@ -5,7 +5,8 @@ from typing import Any
 
 from .. import words
 from ..data.arms import EQUALLY
-from ..statistics.welch import SIGNIFICANT, Ratio
+from ..statistics.several_arms import EACH_SIDE
+from ..statistics.welch import Ratio
 from . import bounds
 from .fairness import FairnessRow
 from .judge import JudgedClaim
@@ -44,10 +45,9 @@ def points_words(line: ArmSpeedup) -> str:
 def speedup_remarks(speedups: Speedups, line: ArmSpeedup) -> list[str]:
     """What a reader of an arm's ratios has to know: why some are missing, and which of them say little."""
     remarks = list(line.notes)
-    for work, ratio, p, floor in (
-        ("all work", line.fixed_work, line.holm[0], speedups.fixed_floor.floor),
-        ("to target", line.to_target, line.holm[1], speedups.target_floor.floor),
-    ):
+    floors = (speedups.fixed_floor.floor, speedups.target_floor.floor)
+    for place, (work, ratio) in enumerate((("all work", line.fixed_work), ("to target", line.to_target))):
+        floor = floors[place]
         if ratio is None:
             continue
         if ratio.low <= 1 <= ratio.high:
@@ -57,13 +57,14 @@ def speedup_remarks(speedups: Speedups, line: ArmSpeedup) -> list[str]:
             remarks.append(f"{work}: no detectable difference{could}")
         elif ratio.point > 1 and floor is not None and ratio.low <= 1 + floor:
             remarks.append(f"{work}: not above the noise floor")
-        if p is not None and ratio.low > 1 and p > SIGNIFICANT:
+        p = line.holm[place] if ratio.low > 1 else line.holm_loss[place] if ratio.high < 1 else None
+        if p is not None and p > EACH_SIDE:
             remarks.append(f"{work}: not after correction for all arms (Holm p = {p:.2g})")
     if any(ratio and ratio.same_trajectory for ratio in (line.fixed_work, line.to_target)):
         remarks.append("same trajectory as the baseline: compared seed by seed")
     if line.diverged:
         remarks.append("a run diverged")
-    return [*remarks, *speedups.reasons(line.arm)]
+    return [*remarks, *line.slow, *speedups.reasons(line.arm)]
 
 
 def _floors(speedups: Speedups) -> list[str]:
@@ -147,9 +148,9 @@ def remarks(judged: JudgedClaim) -> list[str]:
     """What is printed after the word: remarks, reasons, and how many runs would decide."""
     lines = [*judged.verdict.remarks, *judged.verdict.reasons]
     if judged.verdict.smallest_n is not None:
-        lines.append(f"{judged.verdict.smallest_n} runs an arm would decide, if spread and point stay")
+        lines.append(f"{judged.verdict.smallest_n} runs an arm would decide in 4 of 5 studies")
     elif judged.verdict.word == "inconclusive":
-        lines.append("no number of runs up to 100 would decide, if spread and point stay")
+        lines.append("no number of runs up to 100 would decide in 4 of 5 studies")
     return lines
 
 

@@ -14,7 +14,8 @@ from .. import words
 from ..data.arms import Arm, Comparison
 from ..data.load import Run
 from ..statistics import quality, verdict
-from ..statistics.verdict import Bound, Conditions, Forecast, Hypothesis, Verdict
+from ..statistics.several_arms import Family
+from ..statistics.verdict import Bound, Conditions, Hypothesis, Verdict
 from ..statistics.welch import FEWEST_RUNS, Estimate, Interval, Ratio
 from . import recorded, speedups
 from .core_efficiency import headroom
@@ -231,7 +232,7 @@ def fixed_work(
     claim: Hypothesis, study: Speedups, line: ArmSpeedup, conditions: Conditions
 ) -> tuple[Verdict, str]:
     """Time of the complete schedule, together with a quality that is not inferior."""
-    time = _time(claim, line.fixed_work, conditions, line.holm[0])
+    time = _time(claim, _family(study, line, lambda each: each.fixed_work), conditions)
     kept, points = no_loss(claim, study, line, conditions)
     joined = quality.join(time, kept, quantifier=claim.quantifier)
     return joined, f"{words.interval(line.fixed_work)} in time, {points}"
@@ -241,8 +242,8 @@ def no_loss(
     claim: Hypothesis, study: Speedups, line: ArmSpeedup, conditions: Conditions
 ) -> tuple[Verdict, str]:
     """Whether the final metric is no worse than the margin allows."""
-    interval, forecast = _ends(line.quality)
-    made = quality.no_loss(claim, interval, conditions, diverged=line.diverged, forecast=forecast)
+    family = _family(study, line, lambda each: each.quality)
+    made = quality.no_loss(claim, _ends(family), conditions, diverged=line.diverged, family=family)
     return made, _points(line)
 
 
@@ -250,14 +251,16 @@ def better(
     claim: Hypothesis, study: Speedups, line: ArmSpeedup, conditions: Conditions
 ) -> tuple[Verdict, str]:
     """Whether the final metric is better than two baselines differ by."""
-    return _better(claim, line.quality, study, line, conditions), _points(line)
+    return _better(claim, _family(study, line, lambda each: each.quality), study, line, conditions), _points(
+        line
+    )
 
 
 def time_to_target(
     claim: Hypothesis, study: Speedups, line: ArmSpeedup, conditions: Conditions
 ) -> tuple[Verdict, str]:
-    """Time of the first crossing."""
-    made = _time(claim, line.to_target, conditions, line.holm[1])
+    """Time to the crossing of the target."""
+    made = _time(claim, _family(study, line, lambda each: each.to_target), conditions)
     return made, f"{words.interval(line.to_target)} in time to target"
 
 
@@ -265,8 +268,9 @@ def efficiency(
     claim: Hypothesis, study: Speedups, line: ArmSpeedup, conditions: Conditions
 ) -> tuple[Verdict, str]:
     """Samples per second of the runs that did all their work; fairness requires the same machines."""
+    family = _family(study, line, lambda each: speedups.rates(study.against, each.arm))
     rates = speedups.rates(study.against, line.arm)
-    return _time(claim, rates, conditions, None), f"{words.interval(rates)} in samples per second"
+    return _time(claim, family, conditions), f"{words.interval(rates)} in samples per second"
 
 
 def quality_at_time(
@@ -277,11 +281,15 @@ def quality_at_time(
     if not spent:
         return Verdict(word="no verdict", reasons=("no run of the comparator did all its work",)), ""
     limit_s = median(spent)
-    base, arm = (_points_at(side.counted, limit_s) for side in (study.against, line.arm))
-    points = quality.difference(base, arm, level=study.level)
+    base = _points_at(study.against.counted, limit_s)
+
+    def points_of(each: ArmSpeedup) -> Estimate | None:
+        return quality.difference(base, _points_at(each.arm.counted, limit_s), level=study.level)
+
+    points = points_of(line)
     steps = speedups.rates(study.against, line.arm)
     conditions = quality.at_equal_time(conditions, steps.interval if steps else None)
-    made = _better(claim, points, study, line, conditions)
+    made = _better(claim, _family(study, line, points_of), study, line, conditions)
     text = f"{points.difference:+.2f} points" if points else "no difference"
     return made, f"{text} at equal time, {words.interval(steps)} in time per sample"
 
@@ -296,28 +304,33 @@ HEADLINES: dict[str, Headline] = {
 
 
 def _better(
-    claim: Hypothesis, points: Estimate | None, study: Speedups, line: ArmSpeedup, conditions: Conditions
+    claim: Hypothesis, family: Family | None, study: Speedups, line: ArmSpeedup, conditions: Conditions
 ) -> Verdict:
-    interval, forecast = _ends(points)
     return quality.better(
         claim,
-        interval,
+        _ends(family),
         conditions,
         fresh_difference=study.fresh_points,
         diverged=line.diverged,
-        forecast=forecast,
+        family=family,
     )
 
 
-def _time(claim: Hypothesis, ratio: Ratio | None, conditions: Conditions, holm: float | None) -> Verdict:
-    interval, forecast = _ends(ratio)
-    made = verdict.ratio_verdict(claim, interval, conditions, forecast=forecast)
-    gains = made.word in ("reproduced", "partly", "supported") or verdict.A_GAIN in made.remarks
-    return made.corrected(holm) if gains and holm is not None else made
+def _time(claim: Hypothesis, family: Family | None, conditions: Conditions) -> Verdict:
+    return verdict.ratio_verdict(claim, _ends(family), conditions, family=family)
 
 
-def _ends(estimate: Ratio | Estimate | None) -> tuple[Interval | None, Forecast | None]:
-    return (estimate.interval, estimate.with_runs) if estimate else (None, None)
+def _family(
+    study: Speedups, line: ArmSpeedup, of: Callable[[ArmSpeedup], Ratio | Estimate | None]
+) -> Family | None:
+    """The estimate `of` a line and of all other arms of the comparison; None where the line has none."""
+    own = of(line)
+    others = [of(each) for each in study.lines if each is not line]
+    return Family(own=own, others=[other for other in others if other is not None]) if own else None
+
+
+def _ends(family: Family | None) -> Interval | None:
+    return family.own.interval if family else None
 
 
 def _points_at(runs: Sequence[Run], limit_s: float) -> list[float]:

@@ -6,16 +6,19 @@ Source: docs/method.md, "Statistics of ratios" and "Noise floor".
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
+from ...records.target_crossing import Crossing
+from .. import words
 from ..checks.check import Check
 from ..data.arms import Arm, Comparison, per_sample
 from ..data.load import Run
 from ..statistics import quality, reached
 from ..statistics.model_error import ModelError, model_error
 from ..statistics.noise_floor import Floor, NoiseFloor, clock_floor, fresh_floor, model_floor, placebo_differs
+from ..statistics.slow_runs import typical
 from ..statistics.verdict import Bound
 from ..statistics.welch import FEWEST_RUNS, Estimate, Ratio, Times, exponential, holm, welch, with_pairs
 from ..target import baseline_of, budget_s, study_of, way
@@ -32,8 +35,10 @@ class ArmSpeedup:
     """One arm against the baseline. A ratio is the baseline's time over the arm's; None where there is none.
 
     `throughput`, `statistical`: the factors of `to_target`, None unless all runs of both reached the target.
-    `quality`: final accuracy, arm minus baseline, in points. `holm`: of "no gain" in fixed work and in time
-    to target, adjusted for all arms of the comparison. `notes`: why something is missing.
+    `quality`: final accuracy, arm minus baseline, in points. `holm`, `holm_loss`: one-sided p of "no gain"
+    and of "no loss" in fixed work and in time to target, adjusted for all arms of the comparison. `slow`:
+    which slow runs of both arms the ratios leave out, and what the ratio of all runs is, in sentences.
+    `notes`: why something is missing.
     """
 
     arm: Arm
@@ -44,6 +49,8 @@ class ArmSpeedup:
     quality: Estimate | None
     diverged: bool
     holm: tuple[float | None, float | None]
+    holm_loss: tuple[float | None, float | None]
+    slow: tuple[str, ...]
     notes: tuple[str, ...]
 
 
@@ -186,13 +193,13 @@ def fixed_work(base: Arm, arm: Arm) -> Ratio | None:
     """Of T_train of the whole schedule; None unless all runs of both did it, three or more."""
     if any(len(_whole(side)) < len(side.counted) for side in (base, arm)):
         return None
-    times = [Times(tuple(run.train_s for run in _whole(side) if run.train_s)) for side in (base, arm)]
+    times = [typical(_work(side))[0] for side in (base, arm)]
     return _of_times(welch(*times, level=level_of(base)), base, arm, times)
 
 
 def rates(base: Arm, arm: Arm) -> Ratio | None:
     """Of seconds a sample, over the runs of both that did all their work."""
-    times = [per_sample(rated(side)) for side in (base, arm)]
+    times = [typical(per_sample(rated(side)))[0] for side in (base, arm)]
     return _of_times(welch(*times, level=level_of(base)), base, arm, times)
 
 
@@ -202,7 +209,7 @@ def to_target(base: Arm, arm: Arm, budget: float | None) -> Ratio | None:
         return None
     ways = [way(side.counted, budget) for side in (base, arm)]
     made = reached.compare(*ways, level=level_of(base))
-    return _of_times(made, base, arm, [reached.at_budget(side) for side in ways])
+    return _of_times(made, base, arm, [reached.to_judge(side) for side in ways])
 
 
 def error_of_model(base: Arm, arm: Arm) -> ModelError | None:
@@ -267,8 +274,9 @@ def evaluations(arm: Arm) -> float | None:
 
 def _lines(base: Arm, arms: Sequence[Arm], budget: float | None) -> list[ArmSpeedup]:
     times = [(arm, fixed_work(base, arm), to_target(base, arm, budget)) for arm in arms]
-    fixed = _holm([fixed for _, fixed, _ in times])
-    target = _holm([target for _, _, target in times])
+    columns = [[fixed for _, fixed, _ in times], [target for _, _, target in times]]
+    gains = [_holm(column, lambda ratio: ratio.p_no_gain) for column in columns]
+    losses = [_holm(column, lambda ratio: ratio.p_not_below(1.0)) for column in columns]
     lines = []
     for place, (arm, of_work, of_target) in enumerate(times):
         throughput, statistical = _parts(base, arm)
@@ -287,7 +295,9 @@ def _lines(base: Arm, arms: Sequence[Arm], budget: float | None) -> list[ArmSpee
                 statistical=statistical,
                 quality=final_quality(base, arm),
                 diverged=any(diverged(run) for run in arm.counted),
-                holm=(fixed[place], target[place]),
+                holm=(gains[0][place], gains[1][place]),
+                holm_loss=(losses[0][place], losses[1][place]),
+                slow=_slow(base, arm, of_work, of_target),
                 notes=tuple(notes),
             )
         )
@@ -326,7 +336,7 @@ def _parts(base: Arm, arm: Arm) -> tuple[Ratio | None, Ratio | None]:
     """
     if any(len(side.reached) < len(side.counted) for side in (base, arm)):
         return None, None
-    crossings = [[run.crossing for run in side.reached if run.crossing] for side in (base, arm)]
+    crossings = [_typical_crossings(side) for side in (base, arm)]
     samples = [Times(tuple(float(met.scored_samples) for met in side)) for side in crossings]
     seconds = [Times(tuple(met.scored_s / met.scored_samples for met in side)) for side in crossings]
     level = level_of(base)
@@ -337,9 +347,53 @@ def _parts(base: Arm, arm: Arm) -> tuple[Ratio | None, Ratio | None]:
     return throughput, statistical
 
 
-def _holm(known: Sequence[Ratio | None]) -> list[float | None]:
-    adjusted = iter(holm([ratio.p_no_gain for ratio in known if ratio is not None]))
+def _typical_crossings(arm: Arm) -> list[Crossing]:
+    """The crossings behind the ratio of times, so that its factors are of the same runs."""
+    _, slow = typical(_way_times(arm))
+    met = [run.crossing for run in arm.reached if run.crossing]
+    return [crossing for place, crossing in enumerate(met) if place not in slow]
+
+
+def _holm(known: Sequence[Ratio | None], p_of: Callable[[Ratio], float]) -> list[float | None]:
+    adjusted = iter(holm([p_of(ratio) for ratio in known if ratio is not None]))
     return [None if ratio is None else next(adjusted) for ratio in known]
+
+
+def _slow(base: Arm, arm: Arm, of_work: Ratio | None, of_target: Ratio | None) -> tuple[str, ...]:
+    """A sentence on each ratio that leaves out slow runs."""
+    sentences = []
+    if of_work is not None:
+        sides = [(side, _work(side), _whole(side)) for side in (base, arm)]
+        sentences += _left_out(WORK[0], sides)
+    if of_target is not None and not of_target.side:
+        sides = [(side, _way_times(side), side.reached) for side in (base, arm)]
+        sentences += _left_out(WORK[1], sides)
+    return tuple(sentences)
+
+
+def _left_out(work: str, sides: Sequence[tuple[Arm, Times, list[Run]]]) -> list[str]:
+    """`sides`: arm, times of all runs, and the runs in the same order."""
+    slow = [
+        f"seed {runs[place].seed} of {arm.label} "
+        f"({times.seconds[place] / median(times.seconds):.2f} times the median of its arm)"
+        for arm, times, runs in sides
+        for place in typical(times)[1]
+    ]
+    if not slow:
+        return []
+    every = welch(*(times for _, times, _ in sides), level=level_of(sides[0][0]))
+    runs = "a slow run" if len(slow) == 1 else "slow runs"
+    return [f"{work} without {runs}, {words.listed(slow)}; with all runs: {words.interval(every)}"]
+
+
+def _work(arm: Arm) -> Times:
+    """T_train of the runs that did the whole schedule."""
+    return Times(tuple(run.train_s for run in _whole(arm) if run.train_s))
+
+
+def _way_times(arm: Arm) -> Times:
+    """Scored crossing times of the runs that reached the target."""
+    return reached.at_budget(way(arm.reached, math.inf))
 
 
 def _whole(arm: Arm) -> list[Run]:

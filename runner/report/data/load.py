@@ -184,7 +184,7 @@ class Run:
 
     @cached_property
     def crossing(self) -> Crossing | None:
-        """The first crossing of the target, from the evaluations; None without a target or a crossing."""
+        """Where the target was crossed, from the evaluations; None without a target or a crossing."""
         return None if self.target is None else crossing(self.evaluations, self.target, metric=self.metric)
 
     @property

@@ -6,22 +6,23 @@ Source: docs/method.md, "Quality".
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
+from .several_arms import Ends, Family
 from .verdict import (
+    GAINS,
     PROVISIONAL,
     Bound,
     Conditions,
-    Forecast,
     Hypothesis,
     Verdict,
     Word,
+    after_correction,
     not_judged,
-    smallest_n,
 )
 from .welch import FEWEST_RUNS, LEVEL, Estimate, Interval, welch_difference
 
 SAME_STEP = Interval(0.95, 1.05)  # ratio of times per step within which one common time compares quality
-_NEED_QUALITY = ("reproduced", "partly", "supported")  # words that need the quality to hold as well
 
 
 def difference(base: Sequence[float], arm: Sequence[float], *, level: float = LEVEL) -> Estimate | None:
@@ -40,14 +41,14 @@ def no_loss(
     conditions: Conditions,
     *,
     diverged: bool = False,
-    forecast: Forecast | None = None,
+    family: Family | None = None,
 ) -> Verdict:
     """Whether the arm loses no more than `claim.quality_margin` points.
 
     `diverged`: a run of the arm did, so inconclusive at best.
     """
     low = -claim.quality_margin
-    return _verdict(claim, interval, conditions, (low, low), diverged=diverged, forecast=forecast)
+    return _verdict(claim, interval, conditions, (low, low), diverged=diverged, family=family, gain=False)
 
 
 def better(
@@ -57,7 +58,7 @@ def better(
     *,
     fresh_difference: float | None,
     diverged: bool = False,
-    forecast: Forecast | None = None,
+    family: Family | None = None,
 ) -> Verdict:
     """Whether the arm is better: supported above |D(A, A″)|, contradicted below 0.
 
@@ -67,7 +68,7 @@ def better(
         reason = "A″ is missing: no noise floor of the metric"
         conditions = replace(conditions, forbidden=(*conditions.forbidden, reason))
     edges = (0.0, abs(fresh_difference or 0.0))
-    return _verdict(claim, interval, conditions, edges, diverged=diverged, forecast=forecast)
+    return _verdict(claim, interval, conditions, edges, diverged=diverged, family=family, gain=True)
 
 
 def at_equal_time(conditions: Conditions, step_ratio: Interval | None) -> Conditions:
@@ -107,7 +108,7 @@ def join(time: Verdict, quality: Verdict, *, quantifier: str) -> Verdict:
     if quality.word == "contradicted":
         lost: Word = "smaller here" if quantifier == "up_to" else "contradicted"
         return Verdict(word=lost, remarks=("quality lost", *kept), reasons=time.reasons)
-    if time.word in _NEED_QUALITY:
+    if time.word in GAINS:
         return Verdict(
             word="inconclusive",
             remarks=("quality open", *kept),
@@ -127,14 +128,22 @@ def _verdict(
     edges: tuple[float, float],
     *,
     diverged: bool,
-    forecast: Forecast | None,
+    family: Family | None,
+    gain: bool,
 ) -> Verdict:
-    """Contradicted wholly below the first edge, supported wholly above the second."""
+    """Contradicted wholly below the first edge, supported wholly above the second.
+
+    `gain`: whether "supported" states a gain, which is corrected for all arms of `family` as every loss is.
+    """
 
     def word_of(ends: Interval) -> Word:
         if ends.low > edges[1]:
             return "supported"
         return "contradicted" if ends.high < edges[0] else "inconclusive"
+
+    def decided(ends: Ends) -> Any:
+        supported = (ends.low > edges[1]) & ((ends.low_of_all > 0) | (not gain))
+        return supported | (ends.high_of_all < edges[0])
 
     # The bound of communication does not concern quality.
     refused = not_judged(claim, replace(conditions, bound=Bound()))
@@ -142,11 +151,13 @@ def _verdict(
         return refused
     if interval is None:
         return Verdict(word="inconclusive", reasons=("no interval of the metric",)).under(conditions)
-    word = word_of(interval)
+    word, remarks = word_of(interval), tuple[str, ...]()
+    if family is not None and (gain or word != "supported"):
+        word, remarks = after_correction(word, (), family, edges[0])
     reasons: tuple[str, ...] = ()
     needed = None
     if diverged and word == "supported":
         word, reasons = "inconclusive", ("a run of the arm diverged",)
-    elif word == "inconclusive" and forecast is not None and not diverged:
-        needed = smallest_n(lambda future: word_of(future) != "inconclusive", forecast, conditions.runs)
-    return Verdict(word=word, reasons=reasons, smallest_n=needed).under(conditions)
+    elif word == "inconclusive" and family is not None and not diverged:
+        needed = family.smallest_n(decided, conditions.runs)
+    return Verdict(word=word, remarks=remarks, reasons=reasons, smallest_n=needed).under(conditions)

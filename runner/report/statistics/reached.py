@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from scipy import stats
 
 from ...records.target_crossing import Crossing
+from .slow_runs import typical
 from .welch import LEVEL, Interval, Ratio, Side, Times, welch
 
 _ENOUGH_REACHED = 0.5  # a smaller share gives a rate and no time
@@ -86,7 +87,12 @@ def compare(base: Reached, arm: Reached, *, level: float = LEVEL) -> Ratio | Non
     side: Side = ""
     if not (base.all_reached and arm.all_reached):
         side = "≤" if base.all_reached else "≥"
-    return welch(at_budget(base), at_budget(arm), level=level, side=side)
+    return welch(to_judge(base), to_judge(arm), level=level, side=side)
+
+
+def to_judge(arm: Reached) -> Times:
+    """The times of the typical runs; of all runs, failures at the budget, where some missed the target."""
+    return typical(at_budget(arm))[0] if arm.all_reached else at_budget(arm)
 
 
 def at_budget(arm: Reached) -> Times:

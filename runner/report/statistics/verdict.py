@@ -4,28 +4,30 @@ Every input gets exactly one word. The rules take numbers or arrays of simulated
 docs/method.md, "Verdict on a claim"; rule numbers are those of its table.
 """
 
-from collections.abc import Callable
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from .noise_floor import NoiseFloor
-from .welch import SIGNIFICANT, Interval
+from .several_arms import EACH_SIDE, Ends, Family
+from .welch import Interval
 
 FEWEST_VERDICT_RUNS = 5  # below: an interval, but no verdict
 FEWEST_EVALUATIONS = 20  # before the crossing, of the median run of either arm
-MOST_RUNS = 100  # up to which the number of runs that would decide is looked for
 UNKNOWN = Interval(0.0, float("inf"))  # both arms missed the target in some runs: neither end is known
 A_GAIN = "a gain"
 EXCEEDED = "exceeded"
 PROVISIONAL = "provisional"
 NOT_AFTER_CORRECTION = "not after correction"
+LOSS_NOT_AFTER_CORRECTION = "loss not after correction"
 CANNOT = {  # by what a bound rests on
     "communication": "no communication saving",
     "balance and communication": "not even perfect balance without communication",
     "cores": "not even all cores at work, each as fast as one alone,",
 }
+GAINS, LOSSES = ("reproduced", "partly", "supported"), ("contradicted", "smaller here")  # words
 TOO_NOISY, REPRODUCED, CONTRADICTED, PARTLY, INCONCLUSIVE = 2, 3, 4, 5, 6  # rules
 
 Word = Literal[
@@ -39,8 +41,6 @@ Word = Literal[
     "inconclusive",
     "supported",
 ]
-Forecast = Callable[[int], Interval]
-"""The interval that n runs per arm would give at the present estimate and spread (`Ratio.with_runs`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,8 +105,8 @@ class Verdict:
 
     `remarks`: further statements about the true gain or its standing ("exceeded", "a gain", "quality lost",
     "provisional"). `reasons`: why there is no verdict, or what it could not take into account. `smallest_n`:
-    runs per arm that would decide at the present estimate and spread, at most 100; None if none does or none
-    is needed.
+    runs per arm with which 4 of 5 further studies would decide, at most 100; None if none does or none is
+    needed.
     """
 
     word: Word
@@ -121,12 +121,6 @@ class Verdict:
             remarks=(*self.remarks, *((PROVISIONAL,) if conditions.noise.biased else ())),
             reasons=(*self.reasons, *conditions.left_open),
         )
-
-    def corrected(self, adjusted_p: float) -> "Verdict":
-        """With the remark "not after correction" if the Holm-adjusted p of "no gain" is above 0.05."""
-        if adjusted_p <= SIGNIFICANT:
-            return self
-        return replace(self, remarks=(*self.remarks, NOT_AFTER_CORRECTION))
 
 
 def bands(value: float) -> tuple[float, float, float]:
@@ -157,13 +151,14 @@ def exceeded(low: Any, value: float) -> Any:
 
 
 def ratio_verdict(
-    claim: Hypothesis, interval: Interval | None, conditions: Conditions, *, forecast: Forecast | None = None
+    claim: Hypothesis, interval: Interval | None, conditions: Conditions, *, family: Family | None = None
 ) -> Verdict:
     """The verdict on the time, or efficiency, of one configuration.
 
     `interval`: of the ratio, baseline over arm; None if there is no ratio although there were runs enough,
     which leaves both ends unbounded. The order: reasons for no verdict, rule 1, then the rules on the
-    interval. Without a `forecast` no number of runs that would decide is given.
+    interval, then the correction for all arms of `family`. Without a family nothing is corrected, and no
+    number of runs that would decide is given.
     """
     refused = not_judged(claim, conditions)
     if refused is not None:
@@ -172,15 +167,42 @@ def ratio_verdict(
     assert floor is not None, "a missing floor is a reason for no verdict"
     rule = _direction if claim.value is None else _number
     word, remarks = rule(claim, interval or UNKNOWN, conditions, floor)
+    edge = 1.0 if claim.value is None else bands(claim.value)[0]
+    if interval is not None and family is not None:
+        # A bound of the machine may contradict what the interval does not: there is nothing to correct.
+        word, remarks = after_correction(word, remarks, family, edge if interval.high < edge else math.inf)
     needed = None
-    if word == "inconclusive" and forecast is not None:
-        needed = smallest_n(
-            lambda future: rule(claim, future, conditions, floor)[0] != "inconclusive",
-            forecast,
-            conditions.runs,
-        )
+    if word == "inconclusive" and family is not None:
+        needed = family.smallest_n(lambda ends: _decided(claim, ends, floor), conditions.runs)
     reasons = () if interval is not None else ("no ratio: too many runs missed the target",)
     return Verdict(word=word, remarks=remarks, reasons=reasons, smallest_n=needed).under(conditions)
+
+
+def after_correction(
+    word: Word, remarks: tuple[str, ...], family: Family, edge: float
+) -> tuple[Word, tuple[str, ...]]:
+    """What is left of a gain, or of a loss below `edge`, after correction for all arms of the comparison.
+
+    A statement whose Holm-adjusted one-sided p is above 0.025 is not made: the word becomes "inconclusive".
+    """
+    no_loss = word in LOSSES and family.p_of_loss(edge) > EACH_SIDE
+    no_gain = (word in GAINS or A_GAIN in remarks) and family.p_of_gain > EACH_SIDE
+    if no_loss or (no_gain and word in GAINS):
+        word = "inconclusive"
+    if no_gain:
+        kept = (remark for remark in remarks if remark not in (A_GAIN, EXCEEDED))
+        remarks = (*kept, NOT_AFTER_CORRECTION)
+    return word, (*remarks, LOSS_NOT_AFTER_CORRECTION) if no_loss else remarks
+
+
+def _decided(claim: Hypothesis, ends: Ends, floor: float) -> Any:
+    """Which of many studies get another word than "inconclusive"; the bound is left out."""
+    gain = ends.low_of_all > 1
+    if claim.value is None:
+        return ((ends.low > 1 + floor) & gain) | (ends.high_of_all < 1)
+    rule = number_rule(ends.low, ends.high, floor, claim.value)
+    smaller = (rule == CONTRADICTED) & (ends.high_of_all < bands(claim.value)[0])
+    return smaller | (((rule == REPRODUCED) | (rule == PARTLY)) & gain)
 
 
 def not_judged(claim: Hypothesis, conditions: Conditions) -> Verdict | None:
@@ -219,11 +241,6 @@ def _untestable_reasons(claim: Hypothesis, conditions: Conditions) -> tuple[str,
         cannot = CANNOT[conditions.bound.of]
         reasons.append(f"{cannot} can exceed {most:.3g} here, the claim is {value:.4g}")
     return tuple(reasons)
-
-
-def smallest_n(decided: Callable[[Interval], bool], forecast: Forecast, runs: int) -> int | None:
-    """The smallest n above `runs`, at most 100, whose forecast interval decides at this noise floor."""
-    return next((n for n in range(runs + 1, MOST_RUNS + 1) if decided(forecast(n))), None)
 
 
 def _number(

@@ -129,9 +129,12 @@ class Estimate:
         """The smallest true difference from 0 that an interval of this error misses 0 by with 80 % power."""
         return self.error * float(nctdtrinc(self.df, 1 - POWER, t_limit(self.level, self.df)))
 
-    def with_runs(self, runs: int) -> Interval:
-        """The interval that `runs` runs on each side would give if difference and spread stayed."""
-        return replace(self, counts=(runs,) * len(self.counts)).interval
+    def p_not_below(self, edge: float) -> float:
+        """One-sided p of "the true difference is at least `edge`": small means that it is below."""
+        error = self.error
+        if error == 0:
+            return 0.0 if self.difference < edge else 1.0
+        return float(stdtr(self.df, (self.difference - edge) / error))
 
 
 def welch_difference(
@@ -177,12 +180,13 @@ class Times:
     """The times of one arm in seconds (or any positive number per run: samples, seconds a sample).
 
     `log_widths`: for crossing times w = ln(t_j / t_(j-1)) of each run, the evaluation interval in which it
-    crossed, inf if its first evaluation met the target; empty for fixed work. Raises ConfigError for a time
-    that is not positive and finite.
+    crossed, inf if its first evaluation met the target; empty for fixed work. `slow_variance`: see
+    `slow_runs.typical`. Raises ConfigError for a time that is not positive and finite.
     """
 
     seconds: tuple[float, ...]
     log_widths: tuple[float, ...] = ()
+    slow_variance: float = 0.0
 
     def __post_init__(self) -> None:
         for value in self.seconds:
@@ -200,6 +204,11 @@ class Times:
         if not self.log_widths:
             return 0.0
         return math.fsum(width**2 / 12 for width in self.log_widths) / len(self.log_widths)
+
+    @property
+    def least_variance(self) -> float:
+        """The variance that ln T counts with at least."""
+        return max(self.grid_variance, self.slow_variance)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,9 +255,9 @@ class Ratio:
         """One-sided p of "the true ratio is at most 1"; 1 where only an upper bound is known."""
         return 1.0 if self.side == "≤" else self.estimate.p_not_above_0
 
-    def with_runs(self, runs: int) -> Interval:
-        """The interval that `runs` runs of each arm would give if point and spread stayed as they are."""
-        return self._without_unknown_end(self.estimate.with_runs(runs))
+    def p_not_below(self, edge: float) -> float:
+        """One-sided p of "the true ratio is at least `edge`"; 1 where only a lower bound is known."""
+        return 1.0 if self.side == "≥" else self.estimate.p_not_below(math.log(edge))
 
     def _without_unknown_end(self, logs: Interval) -> Interval:
         ends = logs.exponential()
@@ -262,11 +271,11 @@ def welch(base: Times, arm: Times, *, level: float = LEVEL, side: Side = "") -> 
     """exp(mean ln T_base - mean ln T_arm) with the Welch interval on ln T; None below 3 runs on a side.
 
     Each variance is at least the grid variance of its side, so that equal crossings never give an interval of
-    no width. `side`: see `Ratio`; `reached.compare` sets it.
+    no width, and at least its `slow_variance`. `side`: see `Ratio`; `reached.compare` sets it.
     """
     if min(len(base.seconds), len(arm.seconds)) < FEWEST_RUNS:
         return None
-    least = (base.grid_variance, arm.grid_variance)
+    least = (base.least_variance, arm.least_variance)
     return Ratio(estimate=welch_difference(base.logs, arm.logs, least=least, level=level), side=side)
 
 

@@ -36,7 +36,7 @@ def test_the_environment_names_versions_hosts_and_ranks(monkeypatch: pytest.Monk
     assert content["ranks"][1]["rank"] == 1
     assert set(content["ranks"][0]["cores"]) == set(affinity())
     assert (content["variables"]["OMP_NUM_THREADS"], content["links"]) == ("3", None)
-    assert (content["schema_version"], content["rules_version"]) == (1, "2.0")
+    assert (content["schema_version"], content["rules_version"]) == (1, "3.0")
 
 
 def git(folder: Path, *arguments: str) -> str:

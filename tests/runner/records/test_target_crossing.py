@@ -1,6 +1,7 @@
 """Target crossings: scored midpoints by hand; NaN never crosses and is never best (FA2)."""
 
 import math
+import random
 
 import pytest
 
@@ -28,11 +29,48 @@ def test_crossing_by_hand() -> None:
     rows = evaluations(0.60, 0.76, 0.74, 0.78)
     first = crossing(rows, 0.75)
     assert first is not None
-    assert (first.index, first.after_s, first.stamp_s, first.wall_s) == (1, 90.0, 180.0, 200.0)
-    assert first.scored_s == pytest.approx(127.28, abs=0.005)
-    assert first.scored_samples == pytest.approx(math.sqrt(1000 * 2000))
+    # The running median of three: .60, .74, .76, .78.
+    assert (first.index, first.after_s, first.stamp_s, first.wall_s) == (2, 180.0, 270.0, 300.0)
+    assert first.scored_s == pytest.approx(220.45, abs=0.005)
+    assert first.scored_samples == pytest.approx(math.sqrt(2000 * 3000))
     assert not first.at_first
     assert crossing(rows, 0.79) is None
+
+
+def test_a_curve_that_never_falls_crosses_at_its_first_evaluation_at_the_target() -> None:
+    crossed = crossing(evaluations(0.60, 0.76, 0.77, 0.78), 0.75)
+    assert crossed is not None
+    assert (crossed.index, crossed.after_s, crossed.stamp_s) == (1, 90.0, 180.0)
+    assert crossed.scored_s == pytest.approx(127.28, abs=0.005)
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "place"),
+    [
+        ((0.6, 0.8, 0.6, 0.6, 0.8), 4),  # stop=first ends here: the last evaluation counts twice
+        ((0.6, 0.8, 0.6, 0.6, 0.6), None),  # one lucky evaluation
+        ((0.6, 0.8, 0.6, 0.8, 0.8), 2),  # stop=confirmed ends here
+        ((0.6, 0.6, 0.6, 0.8, 0.8), 3),
+        ((0.8,), 0),
+        ((0.8, 0.6, 0.6), None),
+        ((0.8, 0.6, 0.8), 1),
+        ((), None),
+    ],
+)
+def test_two_of_three_evaluations_in_a_row_decide(accuracies: tuple[float, ...], place: int | None) -> None:
+    crossed = crossing(evaluations(*accuracies), 0.75)
+    assert (None if crossed is None else crossed.index) == place
+
+
+@pytest.mark.parametrize("stop", ["first", "confirmed"])
+@pytest.mark.parametrize("seed", range(20))
+def test_a_run_that_stopped_at_its_target_has_a_crossing(stop: str, seed: int) -> None:
+    """Training stops on single evaluations: at the first one that meets the target, or at two in a row."""
+    rng = random.Random(seed)
+    met: list[bool] = []
+    while not (met[-1:] == [True] if stop == "first" else met[-2:] == [True, True]):
+        met.append(rng.random() < 0.3)
+    assert crossing(evaluations(*(0.8 if here else 0.6 for here in met)), 0.75) is not None
 
 
 def test_crossing_at_the_first_evaluation_scores_its_stamp() -> None:

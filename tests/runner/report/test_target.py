@@ -13,7 +13,7 @@ from daso_bench.runner.report.target import budget_s, way
 
 @pytest.fixture
 def mixed(make_run: Make, tmp_path: Path) -> Comparison:
-    """Two runs reach the target at √2·90 and √2·60 s, one never does, one diverges, one failed."""
+    """Two runs reach the target at √6·90 and √6·60 s, one never does, one diverges, one failed."""
     make_run(tmp_path, seed=0, train_s=90.0)
     make_run(tmp_path, seed=1, train_s=60.0)
     make_run(tmp_path, seed=2, accuracies=(0.5,) * 5, train_s=100.0)
@@ -30,7 +30,7 @@ def test_the_budget_is_twice_the_baselines_median(mixed: Comparison) -> None:
 def test_the_table_of_the_arms_counts_who_reached_the_target(mixed: Comparison) -> None:
     line = arm_line(mixed.arms[0], budget_s(mixed))
     assert (line["runs"], line["reached"]) == ("4 runs (+ 1 not counted)", "2 of 4 [0.15, 0.85]")
-    assert line["to_target"] == "median 127.3 s"
+    assert line["to_target"] == "median 220.5 s"
     assert arm_line(mixed.arms[0], None)["to_target"] == "no mean, not all reached it"
 
 

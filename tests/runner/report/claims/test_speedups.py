@@ -269,7 +269,8 @@ def test_the_figure_has_labels_on_both_sides_of_1_wherever_its_ratios_lie(
     study(make_run, tmp_path, arm=())
     for number, factor in enumerate(times):
         settings = {"sync_every": number + 1}
-        runs_of(make_run, tmp_path, f"daso {number}", [factor * s for s in BASE], settings=settings)
+        times_s = [factor * s for s in BASE]
+        runs_of(make_run, tmp_path, f"daso {number}", times_s, (0.60, 0.76, 0.77, 0.78), settings=settings)
     with drawing("test"):
         figure = draw(answered(tmp_path))
         figure.draw_without_rendering()

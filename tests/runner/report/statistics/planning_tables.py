@@ -76,7 +76,7 @@ def table_b() -> str:
 
 def table_c(repetitions: int) -> str:
     def rows() -> Iterator[list[str]]:
-        for evaluations in (20, 40, 100):
+        for evaluations in (20, 30, 40, 100):
             found = [noisy_crossings(evaluations, noise, repetitions) for noise in (0.0, 0.2, 0.5)]
             cells = [found[0][0], *(midpoint for _, midpoint in found)]
             yield [str(evaluations), *(f"{mean:.3f} ± {sd:.3f}" for mean, sd in cells)]

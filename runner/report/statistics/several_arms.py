@@ -1,0 +1,107 @@
+"""Several arms against one baseline: Holm's correction of gains and losses, and what more runs would decide.
+
+Source: docs/method.md, "Statistics of ratios".
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import chdtri, ndtri
+from scipy.stats import qmc
+
+from .planning import POWER
+from .welch import SIGNIFICANT, Estimate, Ratio, error_of, holm, t_limit
+
+EACH_SIDE = SIGNIFICANT / 2  # of a Holm-adjusted one-sided p: alone, the interval of 95 % says the same
+MOST_RUNS = 100  # up to which the number of runs that would decide is looked for
+SPREAD_LEVEL = 0.8  # of the upper limit of the variance that a plan of more runs counts on
+_DRAWS = 512
+
+
+class Ends(NamedTuple):
+    """Intervals of many studies [studies]: as printed, and those that hold for all arms at once."""
+
+    low: Any
+    high: Any
+    low_of_all: Any
+    high_of_all: Any
+
+
+Decides = Callable[[Ends], Any]
+"""Which of many studies decide, as a boolean array [studies]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """One arm's estimate and those of the other arms of the comparison: all ratios, or all in points.
+
+    p values are one-sided, and adjusted by Holm for all of them.
+    """
+
+    own: Ratio | Estimate
+    others: Sequence[Ratio | Estimate] = ()
+
+    @property
+    def p_of_gain(self) -> float:
+        """Of "no gain": the true ratio is at most 1, the true difference at most 0."""
+        every = (self.own, *self.others)
+        return holm([e.p_no_gain if isinstance(e, Ratio) else e.p_not_above_0 for e in every])[0]
+
+    def p_of_loss(self, edge: float) -> float:
+        """Of "not below `edge`", a ratio or a difference in points."""
+        return holm([each.p_not_below(edge) for each in (self.own, *self.others)])[0]
+
+    def smallest_n(self, decides: Decides, runs: int) -> int | None:
+        """The smallest n above `runs`, at most 100, with which 4 of 5 further studies decide; None if none.
+
+        `decides` sees studies of n runs an arm. Their true value lies where this study leaves room for it,
+        and their runs scatter as much as the upper one-sided 80 % limit of the variance allows (chi-square).
+        Decisions become more frequent with n, so halving finds it.
+        """
+        enough, few = MOST_RUNS, runs
+        error = self.own.estimate.error if isinstance(self.own, Ratio) else self.own.error
+        if few >= enough or not math.isfinite(error) or self._share(decides, enough) < POWER:
+            return None
+        while enough - few > 1:
+            middle = (few + enough) // 2
+            few, enough = (few, middle) if self._share(decides, middle) >= POWER else (middle, enough)
+        return enough
+
+    def _share(self, decides: Decides, runs: int) -> float:
+        return float(np.mean(decides(self._studies(runs))))
+
+    def _studies(self, runs: int) -> Ends:
+        """What studies of `runs` runs an arm may find."""
+        ratio = self.own if isinstance(self.own, Ratio) else None
+        made = ratio.estimate if ratio else self.own
+        assert isinstance(made, Estimate)
+        error, df = error_of(made.variances, made.counts)
+        wider = float(df / chdtri(df, SPREAD_LEVEL))
+        uniform = _uniform(2 + len(made.variances))
+        counts = (runs,) * len(made.variances)
+        variances = [wider * variance for variance in made.variances]
+        truth = made.difference + math.sqrt(wider) * float(error) * ndtri(uniform[0])
+        found = truth + float(error_of(variances, counts)[0]) * ndtri(uniform[1])
+        seen = [
+            variance * chdtri(runs - 1, 1 - column) / (runs - 1)
+            for variance, column in zip(variances, uniform[2:], strict=True)
+        ]
+        fixed_variances, fixed_counts = zip(*made.fixed, strict=True) if made.fixed else ((), ())
+        errors, dfs = error_of((*seen, *fixed_variances), (*counts, *fixed_counts))
+        of_all = max(made.level, 1 - 2 * EACH_SIDE / (1 + len(self.others)))
+        halves = [t_limit(level, dfs) * errors for level in (made.level, of_all)]
+        lows, highs = [found - half for half in halves], [found + half for half in halves]
+        if ratio:
+            lows = [np.zeros(_DRAWS) if ratio.side == "≤" else np.exp(low) for low in lows]
+            highs = [np.full(_DRAWS, math.inf) if ratio.side == "≥" else np.exp(high) for high in highs]
+        return Ends(lows[0], highs[0], lows[1], highs[1])
+
+
+@cache
+def _uniform(columns: int) -> Any:
+    """[columns, draws] in (0, 1), spread evenly and always the same."""
+    return qmc.Halton(columns, scramble=False).fast_forward(1).random(_DRAWS).T
