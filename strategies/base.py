@@ -102,7 +102,7 @@ class Strategy(ABC):
 
     @classmethod
     def communication_share(cls, config: Any, plan: Plan, steps: int) -> float:
-        """The least share, 0 to 1, of the first `steps` steps (1 or more) that end with a blocking global sum.
+        """The least share, 0 to 1, of the first `steps` steps (1 or more) that end in a blocking global sum.
 
         A step counts if its sum is of the whole model and over all nodes, so that it costs at least what a
         step of `ddp` waits. It gives the arm its own ceiling (docs/method.md, "Why an arm is faster").

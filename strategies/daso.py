@@ -212,7 +212,7 @@ class DASO(Strategy):
 
     @classmethod
     def communication_share(cls, config: DASOConfig, plan: Plan, steps: int) -> float:
-        """Blocking epochs wait in every step; a cycling epoch at its end, and with no batches to wait more."""
+        """Blocking epochs wait in each step; a cycling epoch at its end, and where merges block in each."""
         per_epoch = plan.steps_per_epoch
         if plan.topology.nodes == 1 or per_epoch is None:
             return 0.0

@@ -147,6 +147,12 @@ def _conditions(claim: Claim, study: Speedups, line: ArmSpeedup, table: list[Fai
         not_stated=not_stated,
         forbidden=(
             *study.forbidden,
+            # How many samples a second a machine does has nothing to do with what is learnt.
+            *(
+                [study.guard.untrained]
+                if study.guard and study.guard.untrained and claim.headline != "efficiency"
+                else []
+            ),
             *(() if any_ddp else study.wrong),
             *([bound.impossible] if bound.impossible else []),
             *(why for arm in (study.against, line.arm) if (why := _no_native(claim, arm))),

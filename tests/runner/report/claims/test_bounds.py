@@ -221,9 +221,7 @@ def test_an_arm_that_waits_by_its_own_schedule_has_a_lower_ceiling(make_run: Mak
     assert found.ceiling(line.arm).value == pytest.approx(1 / 0.85)
     assert found.ceiling(line.arm, to_target=True).value == pytest.approx(1 / 0.94)
     assert found.ceiling(found.baseline).value == found.bound.value == pytest.approx(1 / 0.7)
-    assert found.ceiling(line.arm).limit == found.bound.limit, (
-        "a claim is contradicted by no schedule of ours"
-    )
+    assert found.ceiling(line.arm).limit == found.bound.limit, "of no schedule of ours"
 
 
 @pytest.mark.parametrize("share", [0.0, math.nan, 1.5, "half", None])
