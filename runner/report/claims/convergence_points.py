@@ -229,6 +229,8 @@ def at_chance(run: Run) -> bool:
     """
     last, classes = run.final, number(run.summary.get("classes"))
     guesses = {"accuracy": 1, "top5": 5}.get(run.judged_by.key)
+    if (run.config.get("launcher") or {}).get("timing_only"):  # nothing is to be learnt
+        return False
     if run.state == "diverged" or (last is not None and not math.isfinite(last)):
         return True
     if last is None or not classes or guesses is None or guesses >= classes:
