@@ -21,7 +21,7 @@ from .base import Strategy
 from .communicator import Communicator
 from .errors import one_of
 from .layout import Layout
-from .progress import Progress
+from .progress import Plan, Progress
 from .replica import Replica
 from .topology import LEADERS, NODE, WORLD, Group
 
@@ -93,6 +93,12 @@ class PeriodicStrategy(Strategy):
         self.steps_of_phase: Counter[str] = Counter()
         self.first_average: int | None = None
         self._clear_epoch()
+
+    @classmethod
+    def communication_share(cls, config: Any, plan: Plan, steps: int) -> float:
+        """Each complete round ends with an average, where `sync_every` is the number of its steps."""
+        every = getattr(config, "sync_every", None)
+        return steps // every / steps if isinstance(every, int) else 0.0
 
     # ---------------------------------------------------------------- hooks
 

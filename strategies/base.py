@@ -100,6 +100,16 @@ class Strategy(ABC):
             ConfigError: one sentence that says what was given, what is allowed, and where.
         """
 
+    @classmethod
+    def communication_share(cls, config: Any, plan: Plan, steps: int) -> float:
+        """The least share, 0 to 1, of the first `steps` steps (1 or more) that end in a blocking global sum.
+
+        A step counts if its sum is of the whole model and over all nodes, so that it costs at least what a
+        step of `ddp` waits. It gives the arm its own ceiling (docs/method.md, "Why an arm is faster").
+        Default 0: no such step is known, and the ceiling is the bound of all arms.
+        """
+        return 0.0
+
     @abstractmethod
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         """Keep `replica` and `comm`, ask for gradient averaging, bind memory, allocate.

@@ -210,6 +210,21 @@ class DASO(Strategy):
                 "strategy.allow_no_cycling=true"
             )
 
+    @classmethod
+    def communication_share(cls, config: DASOConfig, plan: Plan, steps: int) -> float:
+        """Blocking epochs wait in each step; a cycling epoch at its end, and where merges block in each."""
+        per_epoch = plan.steps_per_epoch
+        if plan.topology.nodes == 1 or per_epoch is None:
+            return 0.0
+        warmup, cooldown = config.blocking_epochs(plan.epochs)
+        begin, end = warmup * per_epoch, max(warmup, plan.epochs - cooldown) * per_epoch
+        blocking = min(steps, begin) + max(0, steps - end)
+        if config.transport_dtype is not None and config.blocking == "parameters":
+            blocking /= 2  # half the bytes
+        cycles = max(0, min(steps, end) - begin) // per_epoch  # complete cycling epochs
+        averages = 1 if config.wait_batches else math.ceil(per_epoch / config.largest_sync_every)
+        return (blocking + cycles * averages) / steps
+
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.replica, self.comm = replica, comm
         self.everybody: Mean = partial(world_mean, comm)

@@ -103,6 +103,14 @@ class EDNNComm(PeriodicStrategy):
                 f"{list(plan.topology.ranks_of_nodes)}; leader and world do not"
             )
 
+    @classmethod
+    def communication_share(cls, config: EDNNCommConfig, plan: Plan, steps: int) -> float:
+        # Slices cross all links of a node at once: such an exchange may take less than a sum of ddp.
+        every = plan.steps_per_epoch if isinstance(config.sync_every, str) else config.sync_every
+        if plan.topology.nodes == 1 or every is None or config.exchange == "sliced":
+            return 0.0
+        return steps // every / steps
+
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         replica.average_gradients_over(NODE, bucket_mib=self.config.bucket_mib)
         self.start(replica, comm, mean=partial(leader_mean, comm))

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from .averaging import PeriodicStrategy, check_policies, samples_of_round
 from .communicator import Communicator
 from .errors import ConfigError, above, at_least, one_of
-from .progress import Progress
+from .progress import Plan, Progress
 from .replica import Replica
 
 
@@ -70,6 +70,11 @@ class LocalSGD(PeriodicStrategy):
         "BatchNorm variances are averaged, not pooled: how far the means of ranks differ is not in them.",
         "It can only save communication that ddp does not hide: show how much that is.",
     )
+
+    @classmethod
+    def communication_share(cls, config: LocalSGDConfig, plan: Plan, steps: int) -> float:
+        # Under qsr rounds grow as the learning rate falls, which the plan does not hold.
+        return 0.0 if config.period_rule == "qsr" else super().communication_share(config, plan, steps)
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.start(replica, comm)

@@ -30,6 +30,7 @@ from ..report.statistics.planning import FEWEST_PILOTS, choose
 from ..training.data_errors import data_errors
 from . import start
 from .plan import PlannedRun, plan_of
+from .planned_power import baseline_among, power_sentences
 from .prepare_data import Preparation
 
 PILOT_SUFFIX, REFERENCE_SUFFIX = "_pilot", "_reference"
@@ -56,12 +57,14 @@ def pilot(
     )
     if runs < fewest:
         raise ConfigError(f"--runs {runs}: must be {fewest} or more")
-    base = baseline_of(requests(words, sweep=True, config_dir=config_dir, cwd=cwd))
+    asked = requests(words, sweep=True, config_dir=config_dir, cwd=cwd)
+    base = baseline_of(asked)
     refuse_external(base, what)
     plan = plan_of([Request(words=tuple(words), config=config) for config in derive(base, runs)])
     console = display.make_console(goes_on=True)
+    configs = [request.config for request in asked if request.config is not None]
     if dry_run:
-        return start.show_plan(console, plan, many=True)
+        return start.show_plan(console, plan, many=True, power=power_sentences(configs, config_dir))
     ready = Preparation(console)
     ready.check(base)  # one run alone has no use
     code = start.run_sweep(console, plan, with_report=False, ready=ready)
@@ -70,7 +73,11 @@ def pilot(
     if reference:
         _keep_reference(console, base, plan.runs, words, output)
     else:
-        _keep_target(console, base, plan.runs, words)
+        target = _keep_target(console, base, plan.runs, words)
+        trains = (dataclasses.replace(config.train, target=target) for config in configs)
+        configs = [dataclasses.replace(c, train=train) for c, train in zip(configs, trains, strict=True)]
+    for sentence in power_sentences(configs, config_dir):
+        display.say(console, sentence)
     return OK
 
 
@@ -95,7 +102,10 @@ def pilots(base: RunConfig, runs: int) -> list[RunConfig]:
     ]
 
 
-def _keep_target(console: Console, base: RunConfig, runs: Sequence[PlannedRun], words: Sequence[str]) -> None:
+def _keep_target(
+    console: Console, base: RunConfig, runs: Sequence[PlannedRun], words: Sequence[str]
+) -> float:
+    """Choose a target and a budget, keep them in a file, and show them; returns the target."""
     with data_errors(base.dataset):
         data = base.dataset.load()
     curves: list[list[float]] = []
@@ -113,6 +123,7 @@ def _keep_target(console: Console, base: RunConfig, runs: Sequence[PlannedRun], 
     display.say(console, f"  kept in {file}")
     override = [f"train.target={target.value:g}", f"train.max_seconds={target.budget_s:.4g}"]
     display.say(console, f"  use it: daso-bench {shlex.join([*words, *override])}")
+    return target.value
 
 
 def scored(base: RunConfig, runs: int) -> list[RunConfig]:
@@ -164,16 +175,13 @@ def _keep_reference(
 
 def baseline_of(requests: Sequence[Request]) -> RunConfig:
     """The baseline's first run: the arm that the study names, else the first with `ddp`."""
-    configs = [request.config for request in requests if request.config is not None]
-    arms = [config for config in configs if not config.study.role]
-    named = [config for config in arms if config.study.baseline and config.study.arm == config.study.baseline]
-    baselines = named or [config for config in arms if config.strategy_name == "ddp"]
-    if not baselines:
+    baseline = baseline_among(request.config for request in requests if request.config is not None)
+    if baseline is None:
         refused = next((str(request.error) for request in requests if request.error is not None), "")
         raise ConfigError(
             refused or "the study has no baseline: no run of strategy=ddp, and no study.baseline"
         )
-    return baselines[0]
+    return baseline
 
 
 def derived_run(base: RunConfig, suffix: str, *, seed: int, phase: float, **train: Any) -> RunConfig:

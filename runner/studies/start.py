@@ -24,6 +24,7 @@ from ..training.packed_set import look_at
 from . import run_plan
 from .overview import runs_below
 from .plan import PlannedRun, StudyPlan, declare, plan_of
+from .planned_power import power_sentences
 from .prepare_data import Preparation
 
 RUN, GO_ON = "run", "go on with it"
@@ -64,17 +65,18 @@ def dry_run(words: Sequence[str], *, multirun: bool, config_dir: Path | None, cw
     plan = plan_of(requests(words, sweep=many, config_dir=config_dir, cwd=cwd))
     if not many:
         _ = plan.only
-    return show_plan(display.make_console(), plan, many=many)
+    power = power_sentences([run.config for run in plan.runs], config_dir) if many else ()
+    return show_plan(display.make_console(), plan, many=many, power=power)
 
 
 def _names_a_study(words: Sequence[str]) -> bool:
     return any(key_of(word) == "study" for word in words)
 
 
-def show_plan(console: Console, plan: StudyPlan, *, many: bool) -> int:
+def show_plan(console: Console, plan: StudyPlan, *, many: bool, power: Sequence[str] = ()) -> int:
     """Show each run, how long all will take, and the first one's configuration; returns the exit code.
 
-    `many`: the runs of a sweep, which skips what is finished.
+    `many`: the runs of a sweep, which skips what is finished. `power`: what they can detect.
     """
     total, wrong = len(plan.runs) + len(plan.refused), bool(plan.refused)
     for number, run in enumerate(plan.runs, 1):
@@ -91,6 +93,8 @@ def show_plan(console: Console, plan: StudyPlan, *, many: bool) -> int:
     if plan.left_out:
         display.say(console, plan.left_out)
     show_time(console, plan)
+    for sentence in power:
+        display.say(console, sentence)
     if plan.runs:
         display.say(console, f"configuration{' of the first' if many else ''}:", "dim")
         display.say(console, dump(plan.runs[0].config).rstrip())

@@ -130,14 +130,14 @@ class TrainContext:
         if self.metrics is not None:
             self.digests = self._digests()
         train, config = self.config.train, self.config
-        plan = Plan(
+        self.plan = Plan(
             self.comm.topology,
             train.epochs,
             train.global_batch_size,
             self.progress.steps_per_epoch,
             min(self.progress.steps, train.max_steps or self.progress.steps),
         )
-        config.strategy_class.check(config.strategy, plan)
+        config.strategy_class.check(config.strategy, self.plan)
         self.strategy.setup(self.replica, self.comm, self.progress)
         # A rank may have no parameter to step; optimizers refuse an empty list.
         self.replica.optimizer = config.optimizer.build(

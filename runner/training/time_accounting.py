@@ -131,6 +131,9 @@ class TimeAccounting:
             "parts_s": self._seconds(account.parts_ns),
             **self._traffic(),
             "steps": progress.step,
+            "communication_share": self._communication_share(progress.step),
+            "communication_share_to_target": self._communication_share(account.target_step),
+            "classes": context.data.classes,
             "epochs": progress.epoch,
             "evaluations": len(finals),
             "checkpoints": account.checkpoints,
@@ -156,6 +159,11 @@ class TimeAccounting:
             **({"untimed": list(context.backend.untimed)} if context.backend.untimed else {}),
             **self._of_callbacks(finished=status == "finished"),
         }
+
+    def _communication_share(self, steps: int | None) -> float | None:
+        """`Strategy.communication_share` of so many steps; None for none."""
+        strategy = self.context.strategy
+        return strategy.communication_share(strategy.config, self.context.plan, steps) if steps else None
 
     def _scaler(self) -> dict[str, Any]:
         """The state of loss scaling, with train.precision=fp16."""

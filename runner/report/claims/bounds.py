@@ -5,11 +5,12 @@ Source: docs/method.md, "Why an arm is faster".
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from scipy.special import stdtrit
 
 from ..data.arms import Arm
-from ..data.load import Run, value_at
+from ..data.load import Run, number, value_at
 from ..data.means import geometric_mean
 from ..data.rank_times import by_rank, shares, uneven_devices
 from ..statistics.verdict import Bound
@@ -32,6 +33,30 @@ def bound_of(baseline: Arm) -> Bound:
         known = []
     of = BALANCE if uneven else COMMUNICATION
     return Bound(value=geometric_mean(known), limit=upper_limit(known), of=of)
+
+
+def ceiling_of(bound: Bound, arm: Arm, *, to_target: bool) -> Bound:
+    """An arm's own ceiling: `bound` without the steps in which its schedule has it wait as the baseline does.
+
+    `to_target`: of the steps up to the target, else of all. Its limit stays that of all arms: it is about any
+    saving of communication, whatever the schedule.
+    """
+    name = "communication_share_to_target" if to_target else "communication_share"
+    recorded = [number(run.summary.get(name)) for run in arm.counted]
+    share = min((value for value in recorded if value is not None), default=0.0)
+    if bound.value is None or not 0 < share <= 1:
+        return bound
+    return replace(bound, value=reduced(bound.value, share), schedule=schedule_words(share))
+
+
+def reduced(bound: float, share: float) -> float:
+    """The bound where a share of the steps, 0 to 1, takes as long as the baseline's."""
+    return 1 / (1 - (1 - share) * (1 - 1 / bound))
+
+
+def schedule_words(share: float) -> str:
+    """What of an arm's schedule lowers its ceiling."""
+    return f"its schedule waits for a global sum in {100 * share:.0f} % of the steps"
 
 
 def in_words(bound: Bound) -> str:

@@ -1,14 +1,15 @@
 """Reference convergence points, the samples a baseline needed to its target, and the check against them.
 
-The files are those of conf/convergence, and of `convergence/` in a folder of the user's own. A file names the
-workload, key by key: it applies to runs that agree in all of them. `daso-bench pilot +study=NAME --reference`
-writes one. The check finds a weak baseline, and arms that need fewer samples than they should. Source:
-docs/method.md, "Validity and guard"; the tests are in `runner/report/statistics/noise_floor.py`.
+The files are those of conf/convergence, and of `convergence/` in a folder of the user's own. A file names
+model, data, target and settings, key by key. `daso-bench pilot +study=NAME --reference` writes one. The check
+finds a baseline that needs more samples than one of any stored settings, one that learnt nothing, and arms
+that need fewer samples than the baseline with their own settings. Source: docs/method.md, "Validity and
+guard"; the tests are in `runner/report/statistics/noise_floor.py`.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,10 @@ from ...config import groups
 from ...records.trees import dump_yaml, flatten
 from .. import words
 from ..data.arms import Arm, Comparison
-from ..data.load import number
+from ..data.load import Run, number
 from ..statistics import noise_floor
 from ..statistics.noise_floor import Shift
-from ..statistics.welch import Times
+from ..statistics.welch import Times, holm
 from .paper_claims import read_keys
 
 FOLDER = "convergence"
@@ -31,6 +32,9 @@ TRAIN = (
     *("target", "target_metric", "eval_split", "eval_every_samples"),
 )
 """Of `train`: what decides how many samples a target takes, and how a crossing is seen."""
+SAME_TASK = ("model.", "dataset.", "train.target", "train.global_batch_size", "train.eval_split")
+"""Beginnings of the keys in which runs agree that have the same task, whatever their other settings."""
+ABOVE_CHANCE = 3.0  # standard errors of an accuracy that is better than chance
 _KEYS = ("workload", "samples", "missed", "command", "date")
 
 
@@ -75,6 +79,16 @@ def match(config: Mapping[str, Any], references: Sequence[Reference]) -> Referen
     return next((each for each in reversed(references) if each.workload == workload), None)
 
 
+def of_same_task(config: Mapping[str, Any], references: Sequence[Reference]) -> list[Reference]:
+    """The references of the same model, data, target, metric and batch, with any other settings."""
+    task = _task(workload_of(config))
+    return [each for each in references if _task(each.workload) == task]
+
+
+def _task(workload: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in workload.items() if key.startswith(SAME_TASK)}
+
+
 def load(folders: Sequence[Path] = ()) -> list[Reference]:
     """The shipped references, then those in `convergence/` below each of `folders`.
 
@@ -117,13 +131,16 @@ def write(file: Path, reference: Reference, first_line: str) -> None:
 class ConvergenceCheck:
     """The arms of a comparison against the stored points.
 
-    `reference`: None where none is stored for this workload; then nothing is checked. `weak`: why the
-    baseline is too weak, "" if it is not. By arm's label: `shifts`, how much better than the points it is;
-    `flagged`, why it needs fewer samples than it should.
+    `reference`: that of these settings, None where none is stored. `known`: all of the same task. `weak`: why
+    the baseline is too weak, `untrained`: why it supports no claim on times, as it learnt nothing; "" if it
+    is neither. By arm's label: `shifts`, how much better than the points it is; `flagged`, why it needs fewer
+    samples than it should.
     """
 
     reference: Reference | None = None
+    known: Sequence[Reference] = ()
     weak: str = ""
+    untrained: str = ""
     shifts: Mapping[str, Shift] = field(default_factory=dict)
     flagged: Mapping[str, str] = field(default_factory=dict)
 
@@ -133,32 +150,40 @@ class ConvergenceCheck:
 
     @property
     def sentence(self) -> str:
-        """With which reference the samples were compared."""
-        if self.reference is None:
+        """With which references the samples were compared, or why not."""
+        if self.untrained:
+            return f"{self.untrained[0].upper()}{self.untrained[1:]}: no claim on times can rest on it."
+        if not self.known:
             return "No stored reference for this workload: whether the baseline is weak is not known."
-        stored = f"{len(self.reference.samples)} stored runs of {self.reference.name} ({self.reference.date})"
-        return f"Samples to target were held against {stored}."
+        stored = [f"{len(each.samples)} stored runs of {each.name} ({each.date})" for each in self.known]
+        return f"Samples to target were compared with {words.listed(stored)}."
 
 
 def check_convergence(
     comparison: Comparison, baseline: Arm, references: Sequence[Reference]
 ) -> ConvergenceCheck | None:
-    """None without a target. Second baselines and the placebo are left out: no verdict is about them.
+    """None without a target, unless the baseline learnt nothing. No verdict is about second baselines and the
+    placebo: they are left out.
 
     A run that missed the target enters with all samples it used, as it does in a reference: it needs at least
     so many.
     """
+    untrained = learnt_nothing(baseline)
     if len(comparison.targets) != 1:
-        return None
-    reference = match(baseline.runs[0].config, references)
-    if reference is None:
-        return ConvergenceCheck()
-    stored = Times(reference.samples)
+        return ConvergenceCheck(untrained=untrained) if untrained else None
+    config = baseline.runs[0].config
+    reference, known = match(config, references), of_same_task(config, references)
     samples = {arm.label: _samples(arm) for arm in comparison.arms if not arm.runs[0].role}
-    shifts = noise_floor.any_better(stored, {label: each for label, each in samples.items() if each.seconds})
     of_baseline = samples[baseline.label]
-    worse = noise_floor.worse(stored, of_baseline) if of_baseline.seconds else None
-    weak = f"weak baseline: {_needs(baseline.label, worse, reference)})" if worse and worse.flagged else ""
+    weak = ""
+    if of_baseline.seconds and (found := worse_than_known(of_baseline, known)):
+        better, shift = found
+        weak = f"weak baseline: {_needs(baseline.label, shift, better)}){_other_settings(better, config)}"
+    if reference is None:
+        return ConvergenceCheck(known=known, weak=weak, untrained=untrained)
+    shifts = noise_floor.any_better(
+        Times(reference.samples), {label: each for label, each in samples.items() if each.seconds}
+    )
     flagged = {
         label: f"{label} needs fewer samples than it should, flagged until explained: "
         f"{_needs(label, shift, reference)}; {shift.adjusted:.2g} after correction for "
@@ -166,7 +191,60 @@ def check_convergence(
         for label, shift in shifts.items()
         if shift.flagged
     }
-    return ConvergenceCheck(reference=reference, weak=weak, shifts=shifts, flagged=flagged)
+    return ConvergenceCheck(
+        reference=reference, known=known, weak=weak, untrained=untrained, shifts=shifts, flagged=flagged
+    )
+
+
+def worse_than_known(samples: Times, known: Sequence[Reference]) -> tuple[Reference, Shift] | None:
+    """The reference that a baseline with these samples to target is worse than by most, if significantly.
+
+    p is corrected by Holm for all references in `known`: the best of many is good by chance as well.
+    """
+    shifts = [noise_floor.worse(Times(each.samples), samples) for each in known]
+    adjusted = holm([shift.p for shift in shifts])
+    found = [
+        (each, corrected)
+        for each, shift, p in zip(known, shifts, adjusted, strict=True)
+        if (corrected := replace(shift, adjusted=p)).flagged
+    ]
+    return max(found, key=lambda pair: pair[1].log_shift, default=None)
+
+
+def learnt_nothing(baseline: Arm) -> str:
+    """Why no claim on times can rest on this baseline: no run reached the target, or all are at chance."""
+    runs = baseline.counted
+    if runs and runs[0].target is not None and not baseline.reached:
+        return f"none of the {words.count(len(runs), 'run')} of {baseline.label} reached the target"
+    if runs and all(at_chance(run) for run in runs):
+        return f"no run of {baseline.label} is better than chance"
+    return ""
+
+
+def at_chance(run: Run) -> bool:
+    """Whether the last model is no better than guessing; False where that is not known.
+
+    Guessing has an accuracy of 1 / classes (top5: 5 / classes); a model is better from three standard errors
+    of an accuracy on. A loss or metric that is no number is no better.
+    """
+    last, classes = run.final, number(run.summary.get("classes"))
+    guesses = {"accuracy": 1, "top5": 5}.get(run.judged_by.key)
+    if (run.config.get("launcher") or {}).get("timing_only"):  # nothing is to be learnt
+        return False
+    if run.state == "diverged" or (last is not None and not math.isfinite(last)):
+        return True
+    if last is None or not classes or guesses is None or guesses >= classes:
+        return False
+    chance, count = guesses / classes, number(run.evaluations[-1].get("count")) if run.evaluations else None
+    error = math.sqrt(chance * (1 - chance) / count) if count else 0.0
+    return last <= chance + ABOVE_CHANCE * error
+
+
+def _other_settings(reference: Reference, config: Mapping[str, Any]) -> str:
+    """The settings of a reference that a run does not have."""
+    own = workload_of(config)
+    other = [f"{key}={value}" for key, value in reference.workload.items() if own.get(key) != value]
+    return f", which have {', '.join(other)}" if other else ""
 
 
 def _needs(label: str, shift: Shift, reference: Reference) -> str:

@@ -118,7 +118,7 @@ def _judged(claim: Claim, study: Speedups, line: ArmSpeedup) -> JudgedClaim:
         arm=line.arm.label,
         comparator=study.against.label,
         measured=measured,
-        verdict=made,
+        verdict=verdict.within_reach(made, hypothesis, conditions.bound),
         fairness=table,
         conditions=conditions,
     )
@@ -128,7 +128,7 @@ def _conditions(claim: Claim, study: Speedups, line: ArmSpeedup, table: list[Fai
     noise = study.target_floor if claim.headline == "time_to_target" else study.fixed_floor
     counts = [evaluations(arm) for arm in (study.against, line.arm)]
     differs, not_stated, other = _stated(claim, line.arm.runs[0])
-    bound = _bound(claim, study, noise.floor or 0.0)
+    bound = _bound(claim, study, line, noise.floor or 0.0)
     any_ddp = study.against is not study.baseline or (
         claim.comparator != "ddp" and _is(study.against, claim.comparator)
     )
@@ -148,6 +148,12 @@ def _conditions(claim: Claim, study: Speedups, line: ArmSpeedup, table: list[Fai
         not_stated=not_stated,
         forbidden=(
             *study.forbidden,
+            # How many samples a second a machine does has nothing to do with what is learnt.
+            *(
+                [study.guard.untrained]
+                if study.guard and study.guard.untrained and claim.headline != "efficiency"
+                else []
+            ),
             *(() if any_ddp else study.wrong),
             *([bound.impossible] if bound.impossible else []),
             *(why for arm in (study.against, line.arm) if (why := _no_native(claim, arm))),
@@ -157,12 +163,12 @@ def _conditions(claim: Claim, study: Speedups, line: ArmSpeedup, table: list[Fai
     )
 
 
-def _bound(claim: Claim, study: Speedups, floor: float) -> Bound:
+def _bound(claim: Claim, study: Speedups, line: ArmSpeedup, floor: float) -> Bound:
     """What a claim with that headline cannot exceed on this machine; `floor`: the study's noise, m."""
     # A bound of communication does not include idle cores. Where computing is modelled none idles.
     if claim.headline == "efficiency" and not all(recorded.paced(run) for run in study.against.runs):
         return headroom(study.comparison, study.against, floor)
-    return study.bound
+    return study.ceiling(line.arm, to_target=claim.headline == "time_to_target")
 
 
 def _stated(claim: Claim, run: Run) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:

@@ -23,7 +23,7 @@ from ..statistics.verdict import Bound
 from ..statistics.welch import FEWEST_RUNS, Estimate, Ratio, Times, exponential, holm, welch, with_pairs
 from ..target import baseline_of, budget_s, study_of, way
 from . import recorded
-from .bounds import bound_of
+from .bounds import bound_of, ceiling_of
 from .convergence_points import ConvergenceCheck, Reference, check_convergence
 
 WORK = ("time of all work", "time to target")  # what `ratios` and `floors` are of
@@ -96,6 +96,10 @@ class Speedups:
         """Why there is no verdict between these arms, independent of their numbers."""
         reasons = self.guard.reasons(*arms) if self.guard else ()
         return (*reasons, *(busy for arm in arms if (busy := recorded.busy_reason(arm))))
+
+    def ceiling(self, arm: Arm, *, to_target: bool = False) -> Bound:
+        """What `arm` cannot exceed by its own schedule, in all work or up to the target."""
+        return ceiling_of(self.bound, arm, to_target=to_target)
 
     @property
     def shown(self) -> list[ArmSpeedup]:

@@ -62,6 +62,7 @@ class Bound:
     """What nothing here can exceed: times as fast as the comparator; None where it is not known.
 
     `limit`: the upper one-sided 95 % limit of `value`. `of`: what the bound rests on, a key of `CANNOT`.
+    `schedule`: what of the arm's own schedule makes `value` lower than for other arms; "" for nothing.
     `unknown`: why it is none, or not as low as it could be. `impossible`: why it is none, and no measurement
     of this study is to be judged.
     """
@@ -69,6 +70,7 @@ class Bound:
     value: float | None = None
     limit: float | None = None
     of: str = "communication"
+    schedule: str = ""
     unknown: str = ""
     impossible: str = ""
 
@@ -236,11 +238,21 @@ def _no_verdict_reasons(conditions: Conditions, headline: str) -> tuple[str, ...
 def _untestable_reasons(claim: Hypothesis, conditions: Conditions) -> tuple[str, ...]:
     """Rule 1. An unknown bound forbids nothing, nor does any bound in the claim's own conditions."""
     reasons = [f"differs from the claim's: {condition}" for condition in conditions.differs]
-    most, value = conditions.bound.value, claim.value
-    if value is not None and most is not None and most < value and not conditions.own_conditions:
-        cannot = CANNOT[conditions.bound.of]
-        reasons.append(f"{cannot} can exceed {most:.3g} here, the claim is {value:.4g}")
-    return tuple(reasons)
+    return (*reasons, *(() if conditions.own_conditions else out_of_reach(claim, conditions.bound)))
+
+
+def out_of_reach(claim: Hypothesis, bound: Bound) -> tuple[str, ...]:
+    """That the claimed size lies above the bound, and why; () if it does not, or the bound is unknown."""
+    if claim.value is None or bound.value is None or bound.value >= claim.value:
+        return ()
+    why = f" ({bound.schedule})" if bound.schedule else ""
+    return (f"{CANNOT[bound.of]} can exceed {bound.value:.3g} here{why}, the claim is {claim.value:.4g}",)
+
+
+def within_reach(made: Verdict, claim: Hypothesis, bound: Bound) -> Verdict:
+    """The verdict, but "not testable here" for a "smaller here" of a size that nothing here could reach."""
+    reasons = out_of_reach(claim, bound) if made.word == "smaller here" else ()
+    return Verdict(word="not testable here", reasons=(*reasons, *made.reasons)) if reasons else made
 
 
 def _number(

@@ -1,7 +1,9 @@
 """What no arm can exceed: of equal devices what communication costs, of others perfect balance as well."""
 
 import json
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ from daso_bench.runner.report.claims.paper_claims import load
 from daso_bench.runner.report.claims.speedups import Speedups
 from daso_bench.runner.report.data.arms import compare
 from daso_bench.runner.report.data.load import Run, find_runs, load_run
-from daso_bench.runner.report.statistics.verdict import Bound
+from daso_bench.runner.report.statistics.verdict import Bound, Verdict
 
 SPEEDS = [1.0, 1.0, 0.5, 0.25]
 LINKS = ("inter", "intra")
@@ -200,3 +202,53 @@ def test_recorded_runs_on_four_speeds_stay_below_the_bound_and_exceed_that_of_eq
     equal = sum(ddp.parts_s.values()) / (sum(ddp.parts_s.values()) - ddp.parts_s["waiting"])
     assert equal == pytest.approx(2.0, rel=2e-3)
     assert equal < reached <= bound
+
+
+def stating(root: Path, **fields: Any) -> None:
+    """Every run of daso below `root` with these fields in its summary."""
+    for path in find_runs(root):
+        if path.name.startswith("daso"):
+            *rows, summary = (path / "metrics.jsonl").read_text().splitlines()
+            (path / "metrics.jsonl").write_text("\n".join([*rows, json.dumps(json.loads(summary) | fields)]))
+
+
+def test_an_arm_that_waits_by_its_own_schedule_has_a_lower_ceiling(make_run: Make, tmp_path: Path):
+    """3 of 10 s are to be saved; an arm that waits in half of the steps saves 1.5 s at most."""
+    study(make_run, tmp_path, fresh=1.0)
+    stating(tmp_path, communication_share=0.5, communication_share_to_target=0.8)
+    found = answered(tmp_path)
+    (line,) = found.lines
+    assert found.ceiling(line.arm).value == pytest.approx(1 / 0.85)
+    assert found.ceiling(line.arm, to_target=True).value == pytest.approx(1 / 0.94)
+    assert found.ceiling(found.baseline).value == found.bound.value == pytest.approx(1 / 0.7)
+    assert found.ceiling(line.arm).limit == found.bound.limit, "of no schedule of ours"
+
+
+@pytest.mark.parametrize("share", [0.0, math.nan, 1.5, "half", None])
+def test_a_share_that_is_none_lowers_no_ceiling(make_run: Make, tmp_path: Path, share: Any):
+    study(make_run, tmp_path, fresh=1.0)
+    stating(tmp_path, communication_share=share)
+    found = answered(tmp_path)
+    assert found.ceiling(found.lines[0].arm) == found.bound
+
+
+def verdict_on(root: Path, value: float) -> Verdict:
+    """The verdict on a claim of up to `value` times less time, in conditions that are the claim's own."""
+    (claim,) = [claim for claim in load() if claim.id == "daso_time"]
+    own = replace(claim.conditions, nodes=2, devices_per_node=2, device="these", network="this")
+    (judged,) = judge([replace(claim, less_time=None, value=value, conditions=own)], [answered(root)])
+    return judged.verdict
+
+
+def test_nothing_is_smaller_here_where_the_arms_ceiling_lies_below_it(make_run: Make, tmp_path: Path):
+    """Measured 0.91 times; the bound of all arms is 1.43, and the claim 1.35 lies below that."""
+    study(make_run, tmp_path, fresh=1.0, arm=(110, 114, 106, 118, 102))
+    assert verdict_on(tmp_path, 1.35).word == "smaller here"
+    stating(tmp_path, communication_share=0.5)
+    found = verdict_on(tmp_path, 1.35)
+    assert found.word == "not testable here"
+    assert found.reasons[0] == (
+        "no communication saving can exceed 1.18 here (its schedule waits for a global sum in 50 % of the "
+        "steps), the claim is 1.35"
+    )
+    assert verdict_on(tmp_path, 1.17).word == "smaller here", "what it could have reached stays"

@@ -1,10 +1,12 @@
 """Stored samples to target: files and the runs they apply to; weak baselines, and arms that are too good."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from asking import requests
@@ -12,6 +14,7 @@ from sharing import there
 from test_speedups import BASE, Make, comparisons_of, runs_of, study
 
 from daso_bench.runner.config import groups
+from daso_bench.runner.report.checks.baseline_strength import check
 from daso_bench.runner.report.claims.claim_tables import (
     sentences,
     speedup_remarks,
@@ -23,13 +26,15 @@ from daso_bench.runner.report.claims.convergence_points import (
     match,
     read,
     workload_of,
+    worse_than_known,
     write,
 )
 from daso_bench.runner.report.claims.judge import JudgedClaim, judge
 from daso_bench.runner.report.claims.paper_claims import load as load_claims
 from daso_bench.runner.report.claims.speedups import Speedups, all_speedups
-from daso_bench.runner.report.data.load import Run, load_runs
+from daso_bench.runner.report.data.load import Run, find_runs, load_runs
 from daso_bench.runner.report.show_verdicts import show_verdicts
+from daso_bench.runner.report.statistics.welch import Times
 from daso_bench.runner.studies.pilot import baseline_of
 from daso_bench.strategies.errors import ConfigError
 
@@ -156,7 +161,7 @@ def test_a_baseline_like_the_stored_one_is_not_weak_and_it_is_said(make_run: Mak
     study(make_run, tmp_path, fresh=1.0)
     found = held(tmp_path, stored(tmp_path))
     assert found.forbidden == ()
-    assert "Samples to target were held against 11 stored runs of mine (2026-01-01)." in sentences(found)
+    assert "Samples to target were compared with 11 stored runs of mine (2026-01-01)." in sentences(found)
     assert speedup_rows([found])[0]["reference"] == "mine"
 
 
@@ -233,6 +238,129 @@ def test_without_a_target_nothing_is_held_against_anything(make_run: Make, tmp_p
     found = held(tmp_path)
     assert found.guard is None
     assert not any("reference" in sentence for sentence in sentences(found))
+
+
+def elsewhere(root: Path, times: float = 1.0, **workload: Any) -> Reference:
+    """`stored` with other values of the workload."""
+    points = stored(root, times)
+    return replace(points, name="other", workload={**points.workload, **workload})
+
+
+def test_a_baseline_is_weak_where_other_settings_need_fewer_samples(make_run: Make, tmp_path: Path):
+    """Its own settings are no better in any run; the learning rate is."""
+    study(make_run, tmp_path, fresh=1.0)
+    found = held(tmp_path, stored(tmp_path), elsewhere(tmp_path, 1.2, **{"optimizer.lr": 0.2}))
+    (reason,) = found.forbidden
+    assert reason.startswith("weak baseline: ddp needs 1.20")
+    assert reason.endswith("), which have optimizer.lr=0.2")
+    assert check(found).forbids == {"ddp": "weak baseline"}
+    assert there(found.guard).reference is not None, "arms are compared with their own settings"
+    assert list(there(found.guard).flagged) == []
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        {"train.global_batch_size": 32},
+        {"train.target": 0.7},
+        {"train.target_metric": "top5"},
+        {"model.norm": "batch"},
+        {"dataset._target_": "other"},
+    ],
+    ids=str,
+)
+def test_another_task_says_nothing_of_this_one(workload: dict[str, Any], make_run: Make, tmp_path: Path):
+    study(make_run, tmp_path, fresh=1.0)
+    found = held(tmp_path, elsewhere(tmp_path, 1.5, **workload))
+    assert found.forbidden == ()
+    assert check(found).level == "amber"
+
+
+def settings_of_best(count: int, times: float, spread: float, draw: Any) -> tuple[Times, list[Reference]]:
+    """Five runs of a baseline that truly needs `times` the samples of `count` equally good settings.
+
+    `spread`: standard deviation of ln of the samples.
+    """
+    samples = [np.exp(spread * draw.standard_normal(10)).tolist() for _ in range(count)]
+    references = [replace(good(), samples=tuple(values)) for values in samples]
+    return Times(tuple((times * np.exp(spread * draw.standard_normal(5))).tolist())), references
+
+
+@pytest.mark.parametrize(
+    ("count", "spread", "least"),
+    [(1, 0.05, 0.99), (1, 0.10, 0.90), (1, 0.20, 0.40), (10, 0.05, 0.99), (10, 0.10, 0.85)],
+)
+def test_a_baseline_that_needs_a_fifth_more_is_found(count: int, spread: float, least: float):
+    """docs/method.md, "Validity and guard": 10 stored runs of each settings, 5 new ones."""
+    draw = np.random.default_rng(1)
+    studies = [settings_of_best(count, 1.2, spread, draw) for _ in range(400)]
+    found = sum(worse_than_known(*each) is not None for each in studies) / len(studies)
+    assert least <= found
+
+
+@pytest.mark.parametrize("count", [1, 10])
+def test_a_baseline_as_good_as_the_best_is_seldom_called_weak(count: int):
+    """At most 5 of 100 studies, with three standard errors of 1,000 of them."""
+    draw = np.random.default_rng(2)
+    studies = [settings_of_best(count, 1.0, 0.1, draw) for _ in range(1000)]
+    assert sum(worse_than_known(*each) is not None for each in studies) < 1000 * (0.05 + 3 * 0.007)
+
+
+GAINS = ("reproduced", "partly", "supported", "smaller here", "contradicted")
+GUESSES = (0.10, 0.11, 0.09, 0.12)  # of ten classes, 360 samples
+
+
+def with_classes(root: Path, classes: int) -> None:
+    """Every run below `root` with so many classes in its summary."""
+    for path in find_runs(root):
+        *rows, summary = (path / "metrics.jsonl").read_text().splitlines()
+        row = json.dumps(json.loads(summary) | {"classes": classes})
+        (path / "metrics.jsonl").write_text("\n".join([*rows, row]))
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        (0.75, "none of the 5 runs of ddp reached the target"),
+        (None, "no run of ddp is better than chance"),
+    ],
+)
+def test_where_nothing_learns_nothing_is_won_and_nothing_is_kept(
+    target: float | None, said: str, make_run: Make, tmp_path: Path
+):
+    """A learning rate of nothing for all arms: the arm is faster, and loses no accuracy."""
+    study(make_run, tmp_path, fresh=1.0, arm=(50, 52, 48, 54, 46), accuracies=GUESSES, target=target)
+    with_classes(tmp_path, 10)
+    found = held(tmp_path)
+    assert there(found.guard).untrained == said
+    strip = check(found)
+    assert (strip.level, list(strip.forbids)) == ("red", ["ddp"])
+    assert replace(found, checks=(strip,)).not_comparable(found.lines[0].arm) != ""
+    for claim in load_claims():
+        for each in judge([claim], [found]):
+            allowed = claim.headline == "efficiency" or each.verdict.word not in GAINS
+            assert allowed, f"{claim.id}: {each.verdict}"
+    assert said in judged(found).verdict.reasons
+    kept = judged(found, headline="quality", less_time=None, direction="not_worse")
+    assert kept.verdict.word == "no verdict"
+
+
+def test_what_is_better_than_chance_or_has_unknown_classes_is_no_ground(make_run: Make, tmp_path: Path):
+    study(make_run, tmp_path, fresh=1.0, accuracies=(0.1, 0.12, 0.14, 0.16), target=None)
+    assert held(tmp_path).guard is None
+    with_classes(tmp_path, 10)
+    assert held(tmp_path).guard is None, "0.16 is more than three standard errors above a tenth"
+    with_classes(tmp_path, 5)
+    assert there(held(tmp_path).guard).untrained == "no run of ddp is better than chance"
+
+
+def test_the_strip_says_how_strong_the_baseline_is(make_run: Make, tmp_path: Path):
+    study(make_run, tmp_path, fresh=1.0)
+    assert check(held(tmp_path)).level == "amber", "nothing is stored"
+    assert check(held(tmp_path, stored(tmp_path))).level == "green"
+    study(make_run, tmp_path / "missed", fresh=1.0, missed=(2,))
+    some = check(held(tmp_path / "missed", stored(tmp_path)))
+    assert (some.level, some.sentence) == ("amber", "1 of 5 runs of ddp missed the target")
 
 
 def test_claims_finds_references_in_the_users_own_folder(
