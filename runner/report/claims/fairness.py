@@ -1,35 +1,41 @@
 """Fairness table: whether two arms of a comparison differ in more than their strategies.
 
 Everything that could favour one side is read from the records of both and compared. What a strategy may
-change it declares itself (`Strategy.may_differ`); any other difference forbids a verdict. A quantity that no
-record holds is "not recorded", which is not "equal"; one that one side alone has recorded is a difference.
+change it declares itself (`Strategy.may_differ`), within a list that the project owns
+(`data/declared.py`); any other difference forbids a verdict. A quantity that no record holds is "not
+recorded", which is not "equal"; one that one side alone has recorded is a difference.
 
 Runs of one repetition are compared with each other: it may have nodes of its own, or its own phase of the
 evaluations, as long as both arms have the same. Only runs that count are compared: one that failed and was
 repeated is no part of the comparison. Loss scaling is fp16's alone, a part of `train.precision`.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from statistics import fmean, median
 from typing import Any
 
 from ....strategies.errors import ConfigError
 from ...records.seed_ranges import check_fair, trial_seeds
 from ...records.trees import below
+from .. import words
 from ..data.arms import settings, text
-from ..data.declared import may_differ
+from ..data.declared import MAY_DIFFER, is_shipped, may_differ, too_much
 from ..data.load import Run, value_at
 from . import recorded
 
 NOT_RECORDED = "not recorded"
 NO_SUCH_KEY = "no such key"
+BRIEF = 48  # characters of a value in a sentence
+ONE_SIDED = (
+    0.9  # share of all pairs of runs in which one side's run came first, from which the order is unfair
+)
 BY_DESIGN: Mapping[str, tuple[str, ...]] = {
     # One process of many threads a node against many of one: that is the question. The machine is the same.
     "efficiency": (
         *("cluster.ranks_per_node", "launcher.threads_per_rank"),
-        *("threads.per_rank", "threads.affinity", "data.local_batch"),
+        *("threads.per_rank", "threads.affinity", "threads.fit", "data.local_batch"),
         *("cluster.device.tflops", "cluster.device.samples_per_second"),  # of a rank; see hardware.node_speed
     ),
 }
@@ -39,9 +45,10 @@ BY_ROLE: Mapping[str, tuple[str, ...]] = {
     "fresh_seeds": ("seed", "model.initial", "data.order"),
     # A core's part of the same work, on one of the same machines.
     "one_core": (
-        *("seed", "model.initial", "data.order", "data.samples", "data.local_batch", "data.left_out"),
-        *("evaluation.count", "train.global_batch_size", "train.max_steps", "train.max_seconds"),
-        *("cluster.nodes", "hardware.hosts"),
+        *("seed", "model.initial", "data.order", "data.samples", "data.left_out", "evaluation.count"),
+        *("train.global_batch_size", "train.max_steps", "train.max_seconds"),
+        *("cluster.nodes", "hardware.hosts", "hardware.queue"),
+        *BY_DESIGN["efficiency"],
     ),
 }
 """By `study.role` of a second baseline, or of one core: what makes it that."""
@@ -87,27 +94,81 @@ class FairnessRow:
         """Whether there is no verdict because of it."""
         return bool(self.wrong) or (self.equal is False and not self.own)
 
+    @property
+    def sentence(self) -> str:
+        """What is unequal: `other learning rate: 0.1 instead of 0.05`."""
+        name = recorded.KEY_WORDS.get(self.key, self.quantity)
+        if self.wrong:
+            return f"{name}: {self.wrong}"
+        if NOT_RECORDED in (self.arm, self.baseline):
+            return f"{name}: recorded on one side alone"
+        return f"other {name}: {_brief(self.arm, self.baseline)} instead of {_brief(self.baseline, self.arm)}"
+
+
+def _brief(value: str, other: str) -> str:
+    """`value` cut to its parts that `other` lacks, where one of both is long."""
+    if max(len(value), len(other)) > BRIEF:
+        ours, theirs = (
+            one.translate({ord(mark): None for mark in '{}"'}).split(", ") for one in (value, other)
+        )
+        value = ", ".join(part for part in ours if part not in theirs) or ours[0]
+    return value if len(value) <= BRIEF else f"{value[: BRIEF - 1]}…"
+
 
 def forbidding(table: Iterable[FairnessRow]) -> list[FairnessRow]:
-    """The rows that forbid a verdict."""
+    """The rows that forbid a verdict, the worst first: settings, then samples, machine and versions."""
     return [row for row in table if row.forbids]
 
 
-def fairness(baseline: Sequence[Run], arm: Sequence[Run], *, headline: str = "") -> list[FairnessRow]:
+def in_words(table: Iterable[FairnessRow], most: int = 2) -> str:
+    """`3 unequal things: …; …; and 1 more`, the `most` worst of a table; "" if nothing forbids a verdict.
+
+    With `most` 0 the number alone.
+    """
+    rows = forbidding(table)
+    number = words.count(len(rows), "unequal thing")
+    more = [f"and {len(rows) - most} more"] if len(rows) > most else []
+    sentences = "; ".join([*(row.sentence for row in rows[:most]), *more])
+    return "" if not rows else f"{number}: {sentences}" if most else number
+
+
+def by_design(table: Iterable[FairnessRow], headline: str) -> list[FairnessRow]:
+    """The table for a claim with that headline: what `BY_DESIGN` lists is the arm's own."""
+    design = BY_DESIGN.get(headline, ())
+    return [replace(row, own=True) if below(row.key, design) else row for row in table]
+
+
+def fairness(baseline: Sequence[Run], arm: Sequence[Run]) -> list[FairnessRow]:
     """The table of two arms of one comparison, in a fixed order of rows.
 
-    Args:
-        baseline, arm: their runs; those that do not count (`Run.counted`) are left out.
-        headline: of the claim that is judged; `BY_DESIGN` lists what it allows.
+    baseline, arm: their runs; those that do not count (`Run.counted`) are left out.
     """
     sides = [[(run, _compared(run)) for run in runs if run.counted] for runs in (baseline, arm)]
     counted = [run for side in sides for run, _ in side]
-    own = {"strategy", *BY_DESIGN.get(headline, ())}
-    targets = {str(value_at(run.config, "strategy", "_target_") or "") for run in counted}
-    own.update(*(may_differ(target) for target in targets))
+    targets = {run.strategy_class for run in counted}
+    own = {key for target in targets for key in may_differ(target) if below(key, MAY_DIFFER)} | {"strategy"}
     own.update(*(BY_ROLE.get(role, ()) for role in {run.role for run in counted}))
     own.update(BY_TUNING if counted and all(run.tuned for run in counted) else ())
     return list(_rows(sides, own))
+
+
+def spread(runs: Iterable[Run]) -> list[str]:
+    """What of the machine and the code differs between the runs of one arm, a sentence for each quantity."""
+    counted, sentences = [run for run in runs if run.counted], []
+    for quantity in recorded.QUANTITIES:
+        if below(quantity.key, ("hardware", "transport", "versions", "code", "rules")):
+            values = Counter(
+                NOT_RECORDED if (value := quantity.read(run)) is None else value for run in counted
+            )
+            if len(values) > 1 and not (quantity.real and _virtual(counted)):
+                shown = [f"{_brief(value, '')} ({words.count(n, 'run')})" for value, n in values.items()]
+                sentences.append(f"{quantity.words}: {', '.join(shown)}")
+    return sentences
+
+
+def _virtual(runs: Iterable[Run]) -> bool:
+    """Whether all clocks are virtual: no machine can favour a side."""
+    return all(run.world == "simulated" for run in runs)
 
 
 def _row(
@@ -130,24 +191,58 @@ def _row(
 
 def _rows(sides: Sides, own: Collection[str]) -> Iterable[FairnessRow]:
     """`own`: the keys (or their beginnings) that may differ."""
-    # On virtual clocks no machine can favour a side.
-    virtual = all(run.world == "simulated" for side in sides for run, _ in side)
+    virtual = _virtual(run for side in sides for run, _ in side)
     yield _seeds(sides, own)
-    yield _row(sides, own, "strategy", "strategy", _strategy)
+    yield replace(_row(sides, own, "strategy", "strategy", _strategy), wrong=_misnamed(sides))
     yield from _settings(sides, own)
     for quantity in recorded.QUANTITIES:
         if quantity.real and virtual:
             continue
-        read = partial(_read_record, quantity)
+        read = _record_reader(quantity)
         row = _row(sides, own, quantity.key, quantity.words, read, complete=quantity.complete)
         yield replace(row, wrong=_tuned_on(sides)) if quantity.key == "tuning" else row
     if not virtual:
+        yield from (_median(sides, own, measured) for measured in recorded.MEASURED)
         yield _threads(sides, own)
         yield _order_of_execution(sides)
 
 
-def _read_record(quantity: recorded.Quantity, run: Run, keys: Mapping[str, Any]) -> str | None:
-    return quantity.read(run)
+def _record_reader(quantity: recorded.Quantity) -> Read:
+    return lambda run, keys: quantity.read(run)
+
+
+def _misnamed(sides: Sides) -> str:
+    """An arm with the name of another strategy, or a strategy that declares more than any may."""
+    runs = [run for side in sides for run, _ in side]
+    targets = {run.strategy_class for run in runs}
+    declares = [
+        f"{target} declares {', '.join(more)}" for target in sorted(targets) if (more := too_much(target))
+    ]
+    if declares:
+        return f"{'; '.join(declares)}: no strategy may differ in that"
+    called = {
+        f"{run.arm_name} is {run.strategy}"
+        for run in runs
+        if not is_shipped(run.strategy_class, run.arm_name)
+    }
+    return f"named like another strategy: {', '.join(sorted(called))}" if called else ""
+
+
+def _median(sides: Sides, own: Collection[str], measured: recorded.Measured) -> FairnessRow:
+    """Medians over runs: a machine does not give the same number twice."""
+    values = [[value for run, _ in side if (value := measured.read(run)) is not None] for side in sides]
+    middle = [median(side) if side else None for side in values]
+    base, arm = middle
+    equal = abs(base - arm) <= measured.apart if base is not None and arm is not None else None
+    shown = [NOT_RECORDED if value is None else measured.shown(value) for value in middle]
+    return FairnessRow(
+        key=measured.key,
+        quantity=measured.words,
+        baseline=shown[0],
+        arm=shown[1],
+        equal=False if middle.count(None) == 1 and all(sides) else equal,
+        own=below(measured.key, own),
+    )
 
 
 def _tuned_on(sides: Sides) -> str:
@@ -224,16 +319,15 @@ def _threads(sides: Sides, own: Collection[str]) -> FairnessRow:
     row = _row(sides, own, "threads.fit", "threads over the cores of a machine", read)
     most = ((run, recorded.most_threads(run)) for side in sides for run, _ in side)
     short = sorted({str(read(run, {})) for run, pair in most if pair and pair[0] > pair[1]})
-    # Where ranks and threads differ by design, so does their quotient; the cores are the machine's.
-    return replace(row, own=below("threads.per_rank", own), wrong="; ".join(short))
+    return replace(row, wrong="; ".join(short))
 
 
 def _order_of_execution(sides: Sides) -> FairnessRow:
     """In which order the runs were made: a machine that warms up or gets busy favours one side.
 
-    The places of each side's runs in time (`1, 4`), from the starts and ends of their attempts. Unfair is one
-    arm whose last run ended before the other's first began, if each has two runs or more: of one run each,
-    one has to be first.
+    The places of each side's runs in time (`1, 4`), from the starts and ends of their attempts. Of all pairs
+    of a run of each, in no more than `ONE_SIDED` one side's may come first; pairs at the same time count
+    half. Of one run each, one has to be first.
     """
     spans = [[span for run, _ in side if (span := _span(run))] for side in sides]
     places, wrong = [NOT_RECORDED, NOT_RECORDED], ""
@@ -241,10 +335,11 @@ def _order_of_execution(sides: Sides) -> FairnessRow:
     if complete:
         times = sorted(span for side in spans for span in side)
         places = [", ".join(str(1 + times.index(span)) for span in sorted(side)) for side in spans]
-        for first, second, words in ((0, 1, "the baseline's"), (1, 0, "the arm's")):
-            ended, began = max(end for _, end in spans[first]), min(start for start, _ in spans[second])
-            if not wrong and min(map(len, spans)) > 1 and ended <= began:
-                wrong = f"all of {words} runs came first: interleave them (one sweep does)"
+        first = fmean((one[1] <= two[0]) + (two[1] > one[0]) for one in spans[0] for two in spans[1]) / 2
+        if min(map(len, spans)) > 1 and max(first, 1 - first) > ONE_SIDED:
+            whose = "the baseline's" if first > ONE_SIDED else "the arm's"
+            most = "all" if first in (0, 1) else "nearly all"
+            wrong = f"{most} of {whose} runs came first: interleave them (one sweep does)"
     return FairnessRow(
         key="execution.order",
         quantity="order of execution: places in time",

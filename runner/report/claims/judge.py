@@ -12,13 +12,14 @@ from statistics import median
 
 from .. import words
 from ..data.arms import Arm, Comparison
+from ..data.declared import is_shipped
 from ..data.load import Run
 from ..statistics import quality, verdict
 from ..statistics.verdict import Bound, Conditions, Forecast, Hypothesis, Verdict
 from ..statistics.welch import FEWEST_RUNS, Estimate, Interval, Ratio
 from . import recorded, speedups
 from .core_efficiency import headroom
-from .fairness import FairnessRow, fairness, forbidding
+from .fairness import BY_DESIGN, FairnessRow, by_design, in_words
 from .paper_claims import Claim
 from .speedups import ArmSpeedup, Speedups, evaluations
 
@@ -100,7 +101,7 @@ def _in_comparison(claim: Claim, study: Speedups) -> list[JudgedClaim]:
 
 
 def _judged(claim: Claim, study: Speedups, line: ArmSpeedup) -> JudgedClaim:
-    table = fairness(study.against.runs, line.arm.runs, headline=claim.headline)
+    table = by_design(study.ledgers[line.arm.label], claim.headline)
     # Quality by itself goes by the rules of equal work.
     hypothesis = Hypothesis(
         value=claim.gain,
@@ -111,6 +112,8 @@ def _judged(claim: Claim, study: Speedups, line: ArmSpeedup) -> JudgedClaim:
     conditions = _conditions(claim, study, line, table)
     measure = no_loss if claim.direction == "not_worse" else HEADLINES[claim.headline]
     made, measured = measure(hypothesis, study, line, conditions)
+    if study.exploratory and made.word != "no verdict":
+        made = replace(made, remarks=(*made.remarks, f"exploratory: {study.exploratory}"))
     return JudgedClaim(
         claim=claim,
         comparison=study.comparison,
@@ -131,12 +134,14 @@ def _conditions(claim: Claim, study: Speedups, line: ArmSpeedup, table: list[Fai
     any_ddp = study.against is not study.baseline or (
         claim.comparator != "ddp" and _is(study.against, claim.comparator)
     )
-    unequal = [
-        f"not equal: {row.quantity} ({row.baseline}; {row.arm})"
-        if row.equal is False
-        else f"{row.quantity}: {row.wrong}"
-        for row in forbidding(table)
-    ]
+    forbidden = (
+        *study.forbidden,
+        *(() if any_ddp else study.wrong),
+        *([bound.impossible] if bound.impossible else []),
+        *(why for arm in (study.against, line.arm) if (why := _no_native(claim, arm))),
+        *study.reasons(study.against, line.arm),
+        *([unequal] if (unequal := in_words(table)) else []),
+    )
     return Conditions(
         runs=min(len(study.against.counted), len(line.arm.counted)),
         noise=noise,
@@ -145,14 +150,21 @@ def _conditions(claim: Claim, study: Speedups, line: ArmSpeedup, table: list[Fai
         own_conditions=not (differs or not_stated or other),
         differs=differs,
         not_stated=not_stated,
-        forbidden=(
-            *study.forbidden,
-            *(() if any_ddp else study.wrong),
-            *([bound.impossible] if bound.impossible else []),
-            *(why for arm in (study.against, line.arm) if (why := _no_native(claim, arm))),
-            *study.reasons(study.against, line.arm),
-            *unequal,
-        ),
+        forbidden=forbidden or _by_checks(claim, study, line.arm),
+    )
+
+
+def _by_checks(claim: Claim, study: Speedups, arm: Arm) -> tuple[str, ...]:
+    """Why the checks of the study forbid a verdict on this pair of arms."""
+    # The table of the pair decides where the claim is about what differs, and its own comparator on strength.
+    decided = [*(["fair"] if claim.headline in BY_DESIGN else [])]
+    decided += ["baseline strong"] if study.against is not study.baseline else []
+    labels = dict.fromkeys((arm.label, study.against.label, *study.baselines))
+    return tuple(
+        f"{label}: {check.forbids[label]}"
+        for check in study.checks
+        for label in labels
+        if check.name not in decided and label in check.forbids
     )
 
 
@@ -198,9 +210,12 @@ def _differences(claimed: Mapping[str, object], here: Mapping[str, object]) -> t
 
 
 def _is(arm: Arm, name: str) -> bool:
-    """Whether an arm is what a claim calls `name`: by the study's name, its strategy, or its meaning."""
+    """Whether an arm is what a claim calls `name`: by the study's name, its strategy, or its meaning.
+
+    The name of a built-in strategy means that strategy, whatever the study calls its arms.
+    """
     run = arm.runs[0]
-    if run.role:
+    if run.role or not is_shipped(run.strategy_class, name):
         return False
     settings = run.config.get("strategy") or {}
     if name == "plain_mean":

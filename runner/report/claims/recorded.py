@@ -5,7 +5,7 @@ names are those of docs/records.md.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from itertools import groupby
 from statistics import median
@@ -30,6 +30,17 @@ class Quantity:
     _: KW_ONLY
     real: bool = False
     complete: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """A measured number. Two sides differ where their medians are more than `apart` from each other."""
+
+    key: str
+    words: str
+    read: Callable[[Run], float | None]
+    apart: float
+    shown: Callable[[float], str]
 
 
 def complete(run: Run) -> bool:
@@ -244,7 +255,7 @@ def busy_reason(arm: Arm) -> str:
 
     Judged is the median over the runs that count.
     """
-    shares = _queued(arm.counted)
+    shares = [share for run in arm.counted if (share := queued(run)) is not None]
     waited = median(shares) if shares else 0.0
     if waited <= QUEUE_LIMIT:
         return ""
@@ -256,7 +267,7 @@ def busy_reason(arm: Arm) -> str:
 
 def busy_warning(comparison: Comparison) -> str:
     """The sentence about a comparison in which runs waited for cores; "" where every run had its cores."""
-    shares = _queued(run for run in comparison.runs if run.counted)
+    shares = [share for run in comparison.runs if run.counted and (share := queued(run)) is not None]
     busy = [waited for waited in shares if waited > QUEUE_LIMIT]
     if not busy:
         return ""
@@ -267,10 +278,9 @@ def busy_warning(comparison: Comparison) -> str:
     )
 
 
-def _queued(runs: Iterable[Run]) -> list[float]:
-    """Run-queue seconds of the worst rank's threads together, per second of training; of runs with it."""
-    shares = (number(run.summary.get("run_queue_share")) for run in runs)
-    return [share for share in shares if share is not None]
+def queued(run: Run) -> float | None:
+    """Run-queue seconds of the worst rank's threads together, per second of training."""
+    return number(run.summary.get("run_queue_share"))
 
 
 def _data_files(run: Run) -> str | None:
@@ -313,3 +323,40 @@ QUANTITIES = (
     Quantity("rules.schema", "schemas of the records", _schema),
     Quantity("rules.clock", "clock", lambda run: None if run.world == "unknown" else run.world),
 )
+
+MEASURED = (
+    Measured(
+        key="data.cached",
+        words="share of the data set's files in the page cache at the start",
+        read=lambda run: number(run.start.still_cached),
+        apart=0.1,
+        shown=lambda share: f"{share:.0%}",
+    ),
+    Measured(
+        key="hardware.queue",
+        words="time that threads waited for a core",
+        read=queued,
+        apart=QUEUE_LIMIT,
+        shown=in_each_second,
+    ),
+)
+KEY_WORDS = {
+    "seed": "seeds",
+    "execution.order": "order of the runs",
+    "threads.fit": "threads and cores",
+    "cluster.links.inter.rate_gbit": "rate of the links between nodes (Gbit/s)",
+    "cluster.links.intra.rate_gbit": "rate of the links inside nodes (Gbit/s)",
+    "cluster.device.tflops": "speed of the modelled devices (Tflop/s)",
+    "cluster.device.samples_per_second": "speed of the modelled devices (samples/s)",
+    "cluster.ranks_per_node": "number of ranks on each node",
+    "optimizer._target_": "optimizer",
+    "optimizer.lr": "learning rate",
+    "optimizer.weight_decay": "weight decay",
+    "schedule.warmup_epochs": "warm-up (epochs)",
+    "train.epochs": "number of epochs",
+    "train.global_batch_size": "global batch size",
+    "train.target": "target",
+    "train.stop": "rule of when a run ends",
+    "train.eval_every_samples": "number of samples between evaluations",
+}
+"""What keys of the configuration and of the table are called in sentences."""

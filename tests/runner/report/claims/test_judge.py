@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 from sharing import there
-from test_speedups import ARM, BASE, Make, comparisons_of, runs_of, study
+from test_speedups import ARM, BASE, Make, answered, comparisons_of, runs_of, study
 
 from daso_bench.runner.report.build import report
-from daso_bench.runner.report.claims.claim_tables import fairness_rows
+from daso_bench.runner.report.claims.claim_tables import fairness_rows, fairness_tables
 from daso_bench.runner.report.claims.judge import NO_ARM, JudgedClaim, judge
 from daso_bench.runner.report.claims.paper_claims import StatedConditions, load
 from daso_bench.runner.report.claims.speedups import all_speedups
@@ -72,11 +72,13 @@ def test_an_unfair_comparison_gets_no_verdict_and_says_why(make_run: Make, tmp_p
     runs_of(make_run, tmp_path, "daso", ARM, train={"global_batch_size": 128})
     found = only(tmp_path)
     assert found.verdict.word == "no verdict"
-    assert any(
-        reason.startswith("not equal: train.global_batch_size (64; 128") for reason in found.verdict.reasons
+    assert found.verdict.reasons[0] == (
+        "2 unequal things: other global batch size: 128 instead of 64; "
+        "other samples of each rank in a step: 32 x 4 instead of 16 x 4"
     )
-    (row,) = [row for row in fairness_rows([found]) if row["quantity"] == "train.global_batch_size"]
-    assert row["forbids_a_verdict"] is True
+    rows = fairness_rows(fairness_tables([answered(tmp_path)], [found]))
+    assert [row["arm"] for row in rows if row["forbids_a_verdict"]] == ["daso", "daso"]
+    assert {row["arm"] for row in rows} == {"daso", "ddp same_seeds", "ddp fresh_seeds"}, "claimed or not"
 
 
 def told(root: Path, name: str) -> str:

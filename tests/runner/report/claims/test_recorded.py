@@ -36,7 +36,9 @@ def queueing(core: Core, shares: Sequence[float | str | None]) -> Core:
 def test_an_arm_without_cores_in_half_of_its_runs_gets_no_verdict(
     make_run: Make, tmp_path: Path, name: str, shares: Sequence[float | str | None], median: str
 ):
-    given = answered(made(make_run, tmp_path, STEADY | {name: queueing(STEADY[name], shares)}))
+    idle = (0.0 if any(isinstance(share, float) for share in shares) else None,) * 5  # of the other arms
+    arms = {label: queueing(core, shares if label == name else idle) for label, core in STEADY.items()}
+    given = answered(made(make_run, tmp_path, arms))
     (judged,) = verdicts(given, times_as_efficient(3))
     said = f"the machine was busy: the threads of a rank of {name} stood ready without a core for {median} "
     said += "in each second of training, all together; at most 0.01 s"
