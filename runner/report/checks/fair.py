@@ -1,6 +1,5 @@
 """Check "fair": whether the arms differ from the baseline in more than their strategies."""
 
-from ..claims import recorded
 from ..claims.fairness import BY_DESIGN, by_design, forbidding, in_words, spread
 from ..claims.speedups import Speedups
 from .check import Check
@@ -19,16 +18,13 @@ def check(study: Speedups) -> Check:
             alone = next((name for name in BY_DESIGN if not forbidding(by_design(table, name))), "")
             forbids[arm.label] = f"only {alone} comparable" if alone else in_words(table, most=0)
             found[arm.label] = f"{arm.label} differs from {study.baseline.label} in {in_words(table, count)}"
-        elif busy := recorded.busy_reason(arm):
-            forbids[arm.label], found[arm.label] = "machine was busy", busy
     mixed = [f"the runs of {study.baseline.label} differ: {what}" for what in spread(study.baseline.runs)]
     details = [*found.values(), *mixed]
     sentence = f"no arm differs from {study.baseline.label} in more than its strategy"
     if found:
-        worst = max(found, key=lambda label: len(forbidding(study.ledgers.get(label, []))))
+        worst = max(found, key=lambda label: len(forbidding(study.ledgers[label])))
         arms = f"{len(found)} of {len(study.comparison.arms)} arms may not be compared"
-        brief = in_words(study.ledgers.get(worst, []), most=1)
-        sentence = f"{arms}; {worst}: {brief}" if brief else f"{arms}: {found[worst]}"
+        sentence = f"{arms}; {worst}: {in_words(study.ledgers[worst], most=1)}"
     return Check(
         name="fair",
         level="red" if forbids else "amber" if mixed else "green",

@@ -8,7 +8,7 @@ from ..data.arms import EQUALLY
 from ..statistics.planning import detectable
 from ..statistics.welch import SIGNIFICANT, Ratio
 from . import bounds
-from .fairness import FairnessRow
+from .fairness import FairnessRow, in_words
 from .judge import JudgedClaim
 from .paper_claims import gain_words
 from .speedups import ArmSpeedup, Speedups, evaluations
@@ -62,7 +62,8 @@ def speedup_remarks(speedups: Speedups, line: ArmSpeedup) -> list[str]:
             remarks.append(f"{work}: not after correction for all arms (Holm p = {p:.2g})")
     if line.diverged:
         remarks.append("a run diverged")
-    return [*remarks, *speedups.reasons(line.arm)]
+    unequal = in_words(speedups.ledgers[line.arm.label])
+    return [*remarks, *speedups.reasons(line.arm), *([unequal] if unequal else [])]
 
 
 def _floors(speedups: Speedups) -> list[str]:

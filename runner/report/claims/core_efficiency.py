@@ -183,7 +183,7 @@ def _alone(comparison: Comparison, baseline: Arm, cores: int) -> Arm | str:
     wrong = [*differs, *_elsewhere(baseline, arm), *_batch(baseline, arm, cores)]
     if wrong:
         return f"{arm.label} is no core of {baseline.label}'s: not equal: {'; '.join(wrong)}"
-    return recorded.busy_reason(arm) or arm
+    return arm
 
 
 def _elsewhere(baseline: Arm, arm: Arm) -> list[str]:

@@ -11,14 +11,14 @@ repeated is no part of the comparison. Loss scaling is fp16's alone, a part of `
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Any
 
 from ....strategies.errors import ConfigError
 from ...records.seed_ranges import check_fair, trial_seeds
-from ...records.trees import below
+from ...records.trees import below, flatten
 from .. import words
 from ..data.arms import settings, text
 from ..data.declared import MAY_DIFFER, is_shipped, may_differ, too_much
@@ -26,7 +26,7 @@ from ..data.load import Run, value_at
 from . import recorded
 
 NOT_RECORDED = "not recorded"
-NO_SUCH_KEY = "no such key"
+NO_SUCH_KEY = "not set"
 BRIEF = 48  # characters of a value in a sentence
 ONE_SIDED = (
     0.9  # share of all pairs of runs in which one side's run came first, from which the order is unfair
@@ -67,10 +67,8 @@ WAITING = tuple(
 # What is known about the error of modelled times changes none of them.
 _ABOUT = (*WAITING, "cluster.validated_ranks")
 
-# A run, and what of its configuration is compared, dotted.
-Compared = tuple[Run, Mapping[str, Any]]
-Sides = Sequence[Sequence[Compared]]  # the counted runs of the baseline and of the arm
-Read = Callable[[Run, Mapping[str, Any]], str | None]
+Sides = Sequence[Sequence[Run]]  # the counted runs of the baseline and of the arm
+Read = Callable[[Run], str | None]
 Blocks = Mapping[str, tuple[str | None, ...]]  # by repetition: distinct values, None: not recorded
 
 
@@ -143,13 +141,26 @@ def fairness(baseline: Sequence[Run], arm: Sequence[Run]) -> list[FairnessRow]:
 
     baseline, arm: their runs; those that do not count (`Run.counted`) are left out.
     """
-    sides = [[(run, _compared(run)) for run in runs if run.counted] for runs in (baseline, arm)]
-    counted = [run for side in sides for run, _ in side]
+    sides = [[run for run in runs if run.counted] for runs in (baseline, arm)]
+    counted = [run for side in sides for run in side]
     targets = {run.strategy_class for run in counted}
     own = {key for target in targets for key in may_differ(target) if below(key, MAY_DIFFER)} | {"strategy"}
     own.update(*(BY_ROLE.get(role, ()) for role in {run.role for run in counted}))
     own.update(BY_TUNING if counted and all(run.tuned for run in counted) else ())
-    return list(_rows(sides, own))
+    rows = [_seeds(sides), _row(sides, "strategy", "strategy", _strategy), *_settings(sides)]
+    virtual = _virtual(counted)
+    rows += [
+        _row(sides, quantity.key, quantity.words, quantity.read, complete=quantity.complete)
+        for quantity in recorded.QUANTITIES
+        if not (quantity.real and virtual)
+    ]
+    if not virtual:
+        rows += [*(_median(sides, measured) for measured in recorded.MEASURED), _order_of_execution(sides)]
+    wrong = {"strategy": _misnamed, "tuning": _tuned_on, "threads.fit": _too_many_threads}
+    return [
+        replace(row, own=below(row.key, own), wrong=row.wrong or wrong.get(row.key, _nothing)(counted))
+        for row in rows
+    ]
 
 
 def spread(runs: Iterable[Run]) -> list[str]:
@@ -157,9 +168,7 @@ def spread(runs: Iterable[Run]) -> list[str]:
     counted, sentences = [run for run in runs if run.counted], []
     for quantity in recorded.QUANTITIES:
         if below(quantity.key, ("hardware", "transport", "versions", "code", "rules")):
-            values = Counter(
-                NOT_RECORDED if (value := quantity.read(run)) is None else value for run in counted
-            )
+            values = Counter(quantity.read(run) or NOT_RECORDED for run in counted)
             if len(values) > 1 and not (quantity.real and _virtual(counted)):
                 shown = [f"{_brief(value, '')} ({words.count(n, 'run')})" for value, n in values.items()]
                 sentences.append(f"{quantity.words}: {', '.join(shown)}")
@@ -171,83 +180,53 @@ def _virtual(runs: Iterable[Run]) -> bool:
     return all(run.world == "simulated" for run in runs)
 
 
-def _row(
-    sides: Sides, own: Collection[str], key: str, quantity: str, read: Read, *, complete: bool = False
-) -> FairnessRow:
+def _row(sides: Sides, key: str, quantity: str, read: Read, *, complete: bool = False) -> FairnessRow:
     """Both sides of a quantity, repetition by repetition. `complete`: of runs that did all their work."""
-    blocks = [
-        _by_block((pair for pair in side if not complete or recorded.complete(pair[0])), read)
-        for side in sides
-    ]
-    return FairnessRow(
-        key=key,
-        quantity=quantity,
-        baseline=_shown(blocks[0]),
-        arm=_shown(blocks[1]),
-        equal=_equal(*blocks),
-        own=below(key, own),
+    base, arm = (
+        _by_block([run for run in side if not complete or recorded.complete(run)], read) for side in sides
     )
+    shown, equal = (_shown(base), _shown(arm)), _equal(base, arm)
+    return FairnessRow(key=key, quantity=quantity, baseline=shown[0], arm=shown[1], equal=equal)
 
 
-def _rows(sides: Sides, own: Collection[str]) -> Iterable[FairnessRow]:
-    """`own`: the keys (or their beginnings) that may differ."""
-    virtual = _virtual(run for side in sides for run, _ in side)
-    yield _seeds(sides, own)
-    yield replace(_row(sides, own, "strategy", "strategy", _strategy), wrong=_misnamed(sides))
-    yield from _settings(sides, own)
-    for quantity in recorded.QUANTITIES:
-        if quantity.real and virtual:
-            continue
-        read = _record_reader(quantity)
-        row = _row(sides, own, quantity.key, quantity.words, read, complete=quantity.complete)
-        yield replace(row, wrong=_tuned_on(sides)) if quantity.key == "tuning" else row
-    if not virtual:
-        yield from (_median(sides, own, measured) for measured in recorded.MEASURED)
-        yield _threads(sides, own)
-        yield _order_of_execution(sides)
-
-
-def _record_reader(quantity: recorded.Quantity) -> Read:
-    return lambda run, keys: quantity.read(run)
-
-
-def _misnamed(sides: Sides) -> str:
-    """An arm with the name of another strategy, or a strategy that declares more than any may."""
-    runs = [run for side in sides for run, _ in side]
-    targets = {run.strategy_class for run in runs}
-    declares = [
-        f"{target} declares {', '.join(more)}" for target in sorted(targets) if (more := too_much(target))
-    ]
-    if declares:
-        return f"{'; '.join(declares)}: no strategy may differ in that"
-    called = {
-        f"{run.arm_name} is {run.strategy}"
-        for run in runs
-        if not is_shipped(run.strategy_class, run.arm_name)
-    }
-    return f"named like another strategy: {', '.join(sorted(called))}" if called else ""
-
-
-def _median(sides: Sides, own: Collection[str], measured: recorded.Measured) -> FairnessRow:
+def _median(sides: Sides, measured: recorded.Measured) -> FairnessRow:
     """Medians over runs: a machine does not give the same number twice."""
-    values = [[value for run, _ in side if (value := measured.read(run)) is not None] for side in sides]
-    middle = [median(side) if side else None for side in values]
-    base, arm = middle
-    equal = abs(base - arm) <= measured.apart if base is not None and arm is not None else None
-    shown = [NOT_RECORDED if value is None else measured.shown(value) for value in middle]
+    values = [[value for run in side if (value := measured.read(run)) is not None] for side in sides]
+    known = [median(side) for side in values if side]
+    shown = [measured.shown(median(side)) if side else NOT_RECORDED for side in values]
+    apart = len(known) == 1 or (len(known) > 1 and abs(known[0] - known[1]) > measured.apart)
     return FairnessRow(
         key=measured.key,
         quantity=measured.words,
         baseline=shown[0],
         arm=shown[1],
-        equal=False if middle.count(None) == 1 and all(sides) else equal,
-        own=below(measured.key, own),
+        equal=not apart if known and all(sides) else None,
+        wrong=measured.wrong(max(known)) if known else "",
     )
 
 
-def _tuned_on(sides: Sides) -> str:
+def _nothing(runs: Iterable[Run]) -> str:
+    return ""
+
+
+def _misnamed(runs: Sequence[Run]) -> str:
+    """An arm with the name of another strategy, or a strategy that declares more than any may."""
+    named = {
+        f"{run.arm_name} is {run.strategy}"
+        for run in runs
+        if not is_shipped(run.strategy_class, run.arm_name)
+    }
+    more = {target: too_much(target) for target in sorted({run.strategy_class for run in runs})}
+    declares = [
+        f"{target} declares that {words.listed(keys)} may differ" for target, keys in more.items() if keys
+    ]
+    named_like = f"named like another strategy: {', '.join(sorted(named))}"
+    return "; ".join([*declares, *([named_like] if named else [])])
+
+
+def _tuned_on(runs: Sequence[Run]) -> str:
     """Why the tuning was unfair though both sides had the same: a scored run has a seed that was tuned on."""
-    tuned = [run for side in sides for run, _ in side if run.tuned]
+    tuned = [run for run in runs if run.tuned]
     counts = {run.arm_name: int(run.config["study"]["tune_trials"]) for run in tuned}
     tried = [seed for count in set(counts.values()) for seed in trial_seeds(count)]
     try:
@@ -257,8 +236,15 @@ def _tuned_on(sides: Sides) -> str:
     return ""
 
 
-def _seeds(sides: Sides, own: Collection[str]) -> FairnessRow:
-    seeds = [sorted((text(run.seed) for run, _ in side), key=_natural) for side in sides]
+def _too_many_threads(runs: Sequence[Run]) -> str:
+    most = ((run, recorded.most_threads(run)) for run in runs)
+    return "; ".join(
+        sorted({str(recorded.threads_fit(run)) for run, pair in most if pair and pair[0] > pair[1]})
+    )
+
+
+def _seeds(sides: Sides) -> FairnessRow:
+    seeds = [sorted((text(run.seed) for run in side), key=_natural) for side in sides]
     twice = sorted({seed for side in seeds for seed in side if side.count(seed) > 1}, key=_natural)
     return FairnessRow(
         key="seed",
@@ -266,15 +252,19 @@ def _seeds(sides: Sides, own: Collection[str]) -> FairnessRow:
         baseline=", ".join(seeds[0]) or "no run",
         arm=", ".join(seeds[1]) or "no run",
         equal=seeds[0] == seeds[1],
-        own=below("seed", own),
         wrong="no run counts" if not all(seeds) else f"twice in an arm: {', '.join(twice)}" if twice else "",
     )
 
 
-def _settings(sides: Sides, own: Collection[str]) -> Iterable[FairnessRow]:
+def _settings(sides: Sides) -> Iterable[FairnessRow]:
     """A line for each key of the configuration in which the sides differ, and one for all the others."""
-    names = {name for side in sides for _, keys in side for name in keys if not below(name, ["strategy"])}
-    rows = [_row(sides, own, name, name, _key_reader(name)) for name in sorted(names)]
+    compared = {id(run): _compared(run) for side in sides for run in side}
+    names = {name for keys in compared.values() for name in keys if not below(name, ["strategy"])}
+
+    def reader(name: str) -> Read:
+        return lambda run: text(compared[id(run)].get(name, NO_SUCH_KEY)) if run.config else None
+
+    rows = [_row(sides, name, name, reader(name)) for name in sorted(names)]
     yield from (row for row in rows if row.equal is False)
     rest = [row.equal for row in rows if row.equal is not False]
     keys = f"{len(rest)} keys"
@@ -282,25 +272,13 @@ def _settings(sides: Sides, own: Collection[str]) -> Iterable[FairnessRow]:
     yield FairnessRow(key="configuration", quantity="configuration", baseline=keys, arm=keys, equal=equal)
 
 
-def _key_reader(key: str) -> Read:
-    def read(run: Run, keys: Mapping[str, Any]) -> str | None:
-        if not run.config:
-            return None
-        return text(keys[key]) if key in keys else NO_SUCH_KEY
-
-    return read
-
-
-def _strategy(run: Run, keys: Mapping[str, Any]) -> str | None:
+def _strategy(run: Run) -> str | None:
     """`daso: sync_every=4, …`; None where the configuration is lost."""
     if not run.config:
         return None
-    words = [
-        f"{key.removeprefix('strategy.')}={text(value)}"
-        for key, value in sorted(keys.items())
-        if below(key, ["strategy"]) and not key.endswith(("._target_", "strategy.name"))
-    ]
-    return ": ".join(part for part in (run.strategy, ", ".join(words)) if part)
+    keys = flatten(run.config.get("strategy") or {})
+    shown = [f"{key}={text(keys[key])}" for key in sorted(keys) if key not in ("_target_", "name")]
+    return ": ".join(part for part in (run.strategy, ", ".join(shown)) if part)
 
 
 def _compared(run: Run) -> dict[str, Any]:
@@ -311,17 +289,6 @@ def _compared(run: Run) -> dict[str, Any]:
     return compared if phase is None else compared | {"train.eval_phase": phase}
 
 
-def _threads(sides: Sides, own: Collection[str]) -> FairnessRow:
-    def read(run: Run, keys: Mapping[str, Any]) -> str | None:
-        most = recorded.most_threads(run)
-        return None if most is None else f"{most[0]} threads on {most[1]} cores"
-
-    row = _row(sides, own, "threads.fit", "threads over the cores of a machine", read)
-    most = ((run, recorded.most_threads(run)) for side in sides for run, _ in side)
-    short = sorted({str(read(run, {})) for run, pair in most if pair and pair[0] > pair[1]})
-    return replace(row, wrong="; ".join(short))
-
-
 def _order_of_execution(sides: Sides) -> FairnessRow:
     """In which order the runs were made: a machine that warms up or gets busy favours one side.
 
@@ -329,7 +296,7 @@ def _order_of_execution(sides: Sides) -> FairnessRow:
     of a run of each, in no more than `ONE_SIDED` one side's may come first; pairs at the same time count
     half. Of one run each, one has to be first.
     """
-    spans = [[span for run, _ in side if (span := _span(run))] for side in sides]
+    spans = [[span for run in side if (span := _span(run))] for side in sides]
     places, wrong = [NOT_RECORDED, NOT_RECORDED], ""
     complete = all(spans) and [len(side) for side in spans] == [len(side) for side in sides]
     if complete:
@@ -370,11 +337,11 @@ def _equal(base: Blocks, arm: Blocks) -> bool | None:
     return None if equal and None in _values(base) else equal
 
 
-def _by_block(side: Iterable[Compared], read: Read) -> Blocks:
+def _by_block(side: Iterable[Run], read: Read) -> Blocks:
     """The distinct values of each repetition's runs, in a fixed order, however many runs it has."""
     blocks: dict[str, set[str | None]] = defaultdict(set)
-    for run, keys in side:
-        blocks[text(run.block)].add(read(run, keys))
+    for run in side:
+        blocks[text(run.block)].add(read(run))
     return {
         name: tuple(sorted(values, key=lambda value: (value is None, value or "")))
         for name, values in blocks.items()

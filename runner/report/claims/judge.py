@@ -111,7 +111,7 @@ def _judged(claim: Claim, study: Speedups, line: ArmSpeedup) -> JudgedClaim:
     )
     conditions = _conditions(claim, study, line, table)
     measure = no_loss if claim.direction == "not_worse" else HEADLINES[claim.headline]
-    made, measured = measure(hypothesis, study, line, conditions)
+    made, measured = measure(_Case(claim=hypothesis, study=study, line=line, conditions=conditions))
     if study.exploratory and made.word != "no verdict":
         made = replace(made, remarks=(*made.remarks, f"exploratory: {study.exploratory}"))
     return JudgedClaim(
@@ -238,70 +238,67 @@ def _no_native(claim: Claim, arm: Arm) -> str:
     return f"{arm.label} is not native: {idle}; one process a node is to use all its cores" if idle else ""
 
 
-# The measurement behind each headline of a claim: its verdict, and the measured value in words.
-Headline = Callable[[Hypothesis, Speedups, ArmSpeedup, Conditions], tuple[Verdict, str]]
+@dataclass(frozen=True, kw_only=True)
+class _Case:
+    """What a headline is judged by: the claim as the rules see it, and the arm's line of the study."""
+
+    claim: Hypothesis
+    study: Speedups
+    line: ArmSpeedup
+    conditions: Conditions
 
 
-def fixed_work(
-    claim: Hypothesis, study: Speedups, line: ArmSpeedup, conditions: Conditions
-) -> tuple[Verdict, str]:
+Made = tuple[Verdict, str]
+"""A verdict, and the measured value in words."""
+
+
+def fixed_work(case: _Case) -> Made:
     """Time of the complete schedule, together with a quality that is not inferior."""
-    time = _time(claim, line.fixed_work, conditions, line.holm[0])
-    kept, points = no_loss(claim, study, line, conditions)
-    joined = quality.join(time, kept, quantifier=claim.quantifier)
-    return joined, f"{words.interval(line.fixed_work)} in time, {points}"
+    time = _time(case, case.line.fixed_work, case.line.holm[0])
+    kept, points = no_loss(case)
+    joined = quality.join(time, kept, quantifier=case.claim.quantifier)
+    return joined, f"{words.interval(case.line.fixed_work)} in time, {points}"
 
 
-def no_loss(
-    claim: Hypothesis, study: Speedups, line: ArmSpeedup, conditions: Conditions
-) -> tuple[Verdict, str]:
+def no_loss(case: _Case) -> Made:
     """Whether the final metric is no worse than the margin allows."""
-    interval, forecast = _ends(line.quality)
-    made = quality.no_loss(claim, interval, conditions, diverged=line.diverged, forecast=forecast)
+    line, (interval, forecast) = case.line, _ends(case.line.quality)
+    made = quality.no_loss(case.claim, interval, case.conditions, diverged=line.diverged, forecast=forecast)
     return made, _points(line)
 
 
-def better(
-    claim: Hypothesis, study: Speedups, line: ArmSpeedup, conditions: Conditions
-) -> tuple[Verdict, str]:
+def better(case: _Case) -> Made:
     """Whether the final metric is better than two baselines differ by."""
-    return _better(claim, line.quality, study, line, conditions), _points(line)
+    return _better(case, case.line.quality), _points(case.line)
 
 
-def time_to_target(
-    claim: Hypothesis, study: Speedups, line: ArmSpeedup, conditions: Conditions
-) -> tuple[Verdict, str]:
+def time_to_target(case: _Case) -> Made:
     """Time of the first crossing."""
-    made = _time(claim, line.to_target, conditions, line.holm[1])
-    return made, f"{words.interval(line.to_target)} in time to target"
+    made = _time(case, case.line.to_target, case.line.holm[1])
+    return made, f"{words.interval(case.line.to_target)} in time to target"
 
 
-def efficiency(
-    claim: Hypothesis, study: Speedups, line: ArmSpeedup, conditions: Conditions
-) -> tuple[Verdict, str]:
+def efficiency(case: _Case) -> Made:
     """Samples per second of the runs that did all their work; fairness requires the same machines."""
-    rates = speedups.rates(study.against, line.arm)
-    return _time(claim, rates, conditions, None), f"{words.interval(rates)} in samples per second"
+    rates = speedups.rates(case.study.against, case.line.arm)
+    return _time(case, rates, None), f"{words.interval(rates)} in samples per second"
 
 
-def quality_at_time(
-    claim: Hypothesis, study: Speedups, line: ArmSpeedup, conditions: Conditions
-) -> tuple[Verdict, str]:
+def quality_at_time(case: _Case) -> Made:
     """The metric of the last evaluation up to the comparator's median time of the whole schedule."""
-    spent = [run.train_s for run in study.against.complete if run.train_s]
+    against, arm = case.study.against, case.line.arm
+    spent = [run.train_s for run in against.complete if run.train_s]
     if not spent:
         return Verdict(word="no verdict", reasons=("no run of the comparator did all its work",)), ""
-    limit_s = median(spent)
-    base, arm = (_points_at(side.counted, limit_s) for side in (study.against, line.arm))
-    points = quality.difference(base, arm, level=study.level)
-    steps = speedups.rates(study.against, line.arm)
-    conditions = quality.at_equal_time(conditions, steps.interval if steps else None)
-    made = _better(claim, points, study, line, conditions)
+    finals = (_points_at(side.counted, median(spent)) for side in (against, arm))
+    points, steps = quality.difference(*finals, level=case.study.level), speedups.rates(against, arm)
+    conditions = quality.at_equal_time(case.conditions, steps.interval if steps else None)
     text = f"{points.difference:+.2f} points" if points else "no difference"
-    return made, f"{text} at equal time, {words.interval(steps)} in time per sample"
+    measured = f"{text} at equal time, {words.interval(steps)} in time per sample"
+    return _better(replace(case, conditions=conditions), points), measured
 
 
-HEADLINES: dict[str, Headline] = {
+HEADLINES: dict[str, Callable[[_Case], Made]] = {
     "fixed_work": fixed_work,
     "time_to_target": time_to_target,
     "efficiency": efficiency,
@@ -310,23 +307,17 @@ HEADLINES: dict[str, Headline] = {
 }
 
 
-def _better(
-    claim: Hypothesis, points: Estimate | None, study: Speedups, line: ArmSpeedup, conditions: Conditions
-) -> Verdict:
+def _better(case: _Case, points: Estimate | None) -> Verdict:
     interval, forecast = _ends(points)
+    fresh, diverged = case.study.fresh_points, case.line.diverged
     return quality.better(
-        claim,
-        interval,
-        conditions,
-        fresh_difference=study.fresh_points,
-        diverged=line.diverged,
-        forecast=forecast,
+        case.claim, interval, case.conditions, fresh_difference=fresh, diverged=diverged, forecast=forecast
     )
 
 
-def _time(claim: Hypothesis, ratio: Ratio | None, conditions: Conditions, holm: float | None) -> Verdict:
+def _time(case: _Case, ratio: Ratio | None, holm: float | None) -> Verdict:
     interval, forecast = _ends(ratio)
-    made = verdict.ratio_verdict(claim, interval, conditions, forecast=forecast)
+    made = verdict.ratio_verdict(case.claim, interval, case.conditions, forecast=forecast)
     gains = made.word in ("reproduced", "partly", "supported") or verdict.A_GAIN in made.remarks
     return made.corrected(holm) if gains and holm is not None else made
 

@@ -8,12 +8,11 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from itertools import groupby
-from statistics import median
 from typing import Any
 
 from ...machine.cores import QUEUE_LIMIT, in_each_second
 from ...records.seed_ranges import trial_seeds
-from ..data.arms import Arm, Comparison, text
+from ..data.arms import text
 from ..data.load import Run, number, value_at
 
 
@@ -34,13 +33,17 @@ class Quantity:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """A measured number. Two sides differ where their medians are more than `apart` from each other."""
+    """A measured number. Two sides differ where their medians are more than `apart` from each other.
+
+    `shown`: a median in words; `wrong`: why the larger one forbids a verdict, "" if it does not.
+    """
 
     key: str
     words: str
     read: Callable[[Run], float | None]
     apart: float
     shown: Callable[[float], str]
+    wrong: Callable[[float], str] = lambda value: ""
 
 
 def complete(run: Run) -> bool:
@@ -250,37 +253,20 @@ def ranks_of(run: Run) -> list[Mapping[str, Any]]:
     return [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
 
 
-def busy_reason(arm: Arm) -> str:
-    """Why the times of an arm are not valid: its ranks waited for a core; "" if not, or not recorded.
+def threads_fit(run: Run) -> str | None:
+    """`4 threads on 2 cores`, of the host with most threads a core."""
+    most = most_threads(run)
+    return None if most is None else f"{most[0]} threads on {most[1]} cores"
 
-    Judged is the median over the runs that count.
-    """
-    shares = [share for run in arm.counted if (share := queued(run)) is not None]
-    waited = median(shares) if shares else 0.0
+
+def _busy(waited: float) -> str:
+    """Why times are not valid: ranks waited for a core."""
     if waited <= QUEUE_LIMIT:
         return ""
     return (
-        f"the machine was busy: the threads of a rank of {arm.label} stood ready without a core for "
+        "the machine was busy: the threads of a rank stood ready without a core for "
         f"{in_each_second(waited)}, all together; at most {QUEUE_LIMIT:g} s"
     )
-
-
-def busy_warning(comparison: Comparison) -> str:
-    """The sentence about a comparison in which runs waited for cores; "" where every run had its cores."""
-    shares = [share for run in comparison.runs if run.counted and (share := queued(run)) is not None]
-    busy = [waited for waited in shares if waited > QUEUE_LIMIT]
-    if not busy:
-        return ""
-    return (
-        f"The machine was busy in {len(busy)} of {len(shares)} runs: the threads of a rank stood ready "
-        f"without a core for up to {in_each_second(max(busy))}, all together (at most {QUEUE_LIMIT:g} s for "
-        "a verdict, median over an arm's runs)."
-    )
-
-
-def queued(run: Run) -> float | None:
-    """Run-queue seconds of the worst rank's threads together, per second of training."""
-    return number(run.summary.get("run_queue_share"))
 
 
 def _data_files(run: Run) -> str | None:
@@ -311,6 +297,7 @@ QUANTITIES = (
     Quantity("hardware.cores", "usable cores of rank 0", _of("environment", "cores"), real=True),
     Quantity("threads.per_rank", "threads of each rank", _of_ranks("threads", counted=True), real=True),
     Quantity("threads.affinity", "cores of each rank", _of_ranks("cores", counted=True), real=True),
+    Quantity("threads.fit", "threads over the cores of a machine", threads_fit, real=True),
     Quantity("transport.backend", "backend", _of("environment", "backend")),
     Quantity("transport.variables", "variables of libraries", _variables, real=True),
     Quantity("transport.network", "who made the links", _network, real=True),
@@ -335,9 +322,11 @@ MEASURED = (
     Measured(
         key="hardware.queue",
         words="time that threads waited for a core",
-        read=queued,
+        # Of the worst rank, all its threads together.
+        read=lambda run: number(run.summary.get("run_queue_share")),
         apart=QUEUE_LIMIT,
         shown=in_each_second,
+        wrong=_busy,
     ),
 )
 KEY_WORDS = {
@@ -356,7 +345,7 @@ KEY_WORDS = {
     "train.epochs": "number of epochs",
     "train.global_batch_size": "global batch size",
     "train.target": "target",
-    "train.stop": "rule of when a run ends",
+    "train.stop": "stop rule",
     "train.eval_every_samples": "number of samples between evaluations",
 }
 """What keys of the configuration and of the table are called in sentences."""

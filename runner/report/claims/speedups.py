@@ -18,7 +18,6 @@ from ..statistics.noise_floor import Floor, NoiseFloor, clock_floor, fresh_floor
 from ..statistics.verdict import Bound
 from ..statistics.welch import FEWEST_RUNS, Estimate, Ratio, Times, holm, welch
 from ..target import baseline_of, budget_s, study_of, way
-from . import recorded
 from .bounds import bound_of
 from .convergence_points import ConvergenceCheck, Reference, check_convergence
 from .fairness import FairnessRow, fairness
@@ -94,9 +93,8 @@ class Speedups:
         return next((check.exploratory for check in self.checks if check.exploratory), "")
 
     def reasons(self, *arms: Arm) -> tuple[str, ...]:
-        """Why there is no verdict between these arms, independent of their numbers."""
-        reasons = self.guard.reasons(*arms) if self.guard else ()
-        return (*reasons, *(busy for arm in arms if (busy := recorded.busy_reason(arm))))
+        """Why the guard allows no verdict between these arms, independent of their numbers."""
+        return self.guard.reasons(*arms) if self.guard else ()
 
     @property
     def shown(self) -> list[ArmSpeedup]:
