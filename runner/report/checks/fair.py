@@ -1,6 +1,6 @@
 """Check "fair": whether the arms differ from the baseline in more than their strategies."""
 
-from ..claims.fairness import BY_DESIGN, by_design, forbidding, in_words, spread
+from ..claims.fairness import BY_DESIGN, alone, by_design, forbidding, in_words, spread
 from ..claims.speedups import Speedups
 from .check import Check
 
@@ -15,8 +15,8 @@ def check(study: Speedups) -> Check:
     for arm in study.comparison.arms:
         table = study.ledgers.get(arm.label, [])
         if count := len(forbidding(table)):
-            alone = next((name for name in BY_DESIGN if not forbidding(by_design(table, name))), "")
-            forbids[arm.label] = f"only {alone} comparable" if alone else in_words(table, most=0)
+            only = [alone(headline) for headline in BY_DESIGN if not forbidding(by_design(table, headline))]
+            forbids[arm.label] = only[0] if only else in_words(table, most=0)
             found[arm.label] = f"{arm.label} differs from {study.baseline.label} in {in_words(table, count)}"
     mixed = [f"the runs of {study.baseline.label} differ: {what}" for what in spread(study.baseline.runs)]
     details = [*found.values(), *mixed]

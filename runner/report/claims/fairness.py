@@ -69,10 +69,10 @@ _ABOUT = (*WAITING, "cluster.validated_ranks")
 
 Sides = Sequence[Sequence[Run]]  # the counted runs of the baseline and of the arm
 Read = Callable[[Run], str | None]
-Blocks = Mapping[str, tuple[str | None, ...]]  # by repetition: distinct values, None: not recorded
+Blocks = Mapping[str, set[str | None]]  # by repetition: distinct values, None: not recorded
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class FairnessRow:
     """One quantity on both sides. `equal`: None where neither side has recorded it.
 
@@ -130,6 +130,11 @@ def in_words(table: Iterable[FairnessRow], most: int = 2) -> str:
     return "" if not rows else f"{number}: {sentences}" if most else number
 
 
+def alone(headline: str) -> str:
+    """Why an arm may not be compared, where all that differs is what `BY_DESIGN` lists for that headline."""
+    return f"only {headline} comparable"
+
+
 def by_design(table: Iterable[FairnessRow], headline: str) -> list[FairnessRow]:
     """The table for a claim with that headline: what `BY_DESIGN` lists is the arm's own."""
     design = BY_DESIGN.get(headline, ())
@@ -185,8 +190,7 @@ def _row(sides: Sides, key: str, quantity: str, read: Read, *, complete: bool = 
     base, arm = (
         _by_block([run for run in side if not complete or recorded.complete(run)], read) for side in sides
     )
-    shown, equal = (_shown(base), _shown(arm)), _equal(base, arm)
-    return FairnessRow(key=key, quantity=quantity, baseline=shown[0], arm=shown[1], equal=equal)
+    return FairnessRow(key, quantity, _shown(base), _shown(arm), _equal(base, arm))
 
 
 def _median(sides: Sides, measured: recorded.Measured) -> FairnessRow:
@@ -195,14 +199,10 @@ def _median(sides: Sides, measured: recorded.Measured) -> FairnessRow:
     known = [median(side) for side in values if side]
     shown = [measured.shown(median(side)) if side else NOT_RECORDED for side in values]
     apart = len(known) == 1 or (len(known) > 1 and abs(known[0] - known[1]) > measured.apart)
-    return FairnessRow(
-        key=measured.key,
-        quantity=measured.words,
-        baseline=shown[0],
-        arm=shown[1],
-        equal=not apart if known and all(sides) else None,
-        wrong=measured.wrong(max(known)) if known else "",
-    )
+    equal = not apart if known and all(sides) else None
+    much = max(known, default=0.0) > measured.most
+    wrong = f"{measured.shown(max(known))}, at most {measured.shown(measured.most)}" if much else ""
+    return FairnessRow(measured.key, measured.words, shown[0], shown[1], equal, wrong=wrong)
 
 
 def _nothing(runs: Iterable[Run]) -> str:
@@ -246,14 +246,10 @@ def _too_many_threads(runs: Sequence[Run]) -> str:
 def _seeds(sides: Sides) -> FairnessRow:
     seeds = [sorted((text(run.seed) for run in side), key=_natural) for side in sides]
     twice = sorted({seed for side in seeds for seed in side if side.count(seed) > 1}, key=_natural)
-    return FairnessRow(
-        key="seed",
-        quantity="seeds: initial weights, order of the data",
-        baseline=", ".join(seeds[0]) or "no run",
-        arm=", ".join(seeds[1]) or "no run",
-        equal=seeds[0] == seeds[1],
-        wrong="no run counts" if not all(seeds) else f"twice in an arm: {', '.join(twice)}" if twice else "",
-    )
+    wrong = "no run counts" if not all(seeds) else f"twice in an arm: {', '.join(twice)}" if twice else ""
+    base, arm = (", ".join(side) or "no run" for side in seeds)
+    quantity = "seeds: initial weights, order of the data"
+    return FairnessRow("seed", quantity, base, arm, seeds[0] == seeds[1], wrong=wrong)
 
 
 def _settings(sides: Sides) -> Iterable[FairnessRow]:
@@ -267,9 +263,8 @@ def _settings(sides: Sides) -> Iterable[FairnessRow]:
     rows = [_row(sides, name, name, reader(name)) for name in sorted(names)]
     yield from (row for row in rows if row.equal is False)
     rest = [row.equal for row in rows if row.equal is not False]
-    keys = f"{len(rest)} keys"
-    equal = None if None in rest else True
-    yield FairnessRow(key="configuration", quantity="configuration", baseline=keys, arm=keys, equal=equal)
+    keys, equal = f"{len(rest)} keys", None if None in rest else True
+    yield FairnessRow("configuration", "configuration", keys, keys, equal)
 
 
 def _strategy(run: Run) -> str | None:
@@ -307,14 +302,9 @@ def _order_of_execution(sides: Sides) -> FairnessRow:
             whose = "the baseline's" if first > ONE_SIDED else "the arm's"
             most = "all" if first in (0, 1) else "nearly all"
             wrong = f"{most} of {whose} runs came first: interleave them (one sweep does)"
-    return FairnessRow(
-        key="execution.order",
-        quantity="order of execution: places in time",
-        baseline=places[0],
-        arm=places[1],
-        equal=True if complete else None,
-        wrong=wrong,
-    )
+    equal = True if complete else None
+    quantity = "order of execution: places in time"
+    return FairnessRow("execution.order", quantity, places[0], places[1], equal, wrong=wrong)
 
 
 def _span(run: Run) -> tuple[float, float] | None:
@@ -338,14 +328,11 @@ def _equal(base: Blocks, arm: Blocks) -> bool | None:
 
 
 def _by_block(side: Iterable[Run], read: Read) -> Blocks:
-    """The distinct values of each repetition's runs, in a fixed order, however many runs it has."""
+    """The distinct values of each repetition's runs, however many it has."""
     blocks: dict[str, set[str | None]] = defaultdict(set)
     for run in side:
         blocks[text(run.block)].add(read(run))
-    return {
-        name: tuple(sorted(values, key=lambda value: (value is None, value or "")))
-        for name, values in blocks.items()
-    }
+    return blocks
 
 
 def _values(side: Blocks) -> set[str | None]:
@@ -354,11 +341,9 @@ def _values(side: Blocks) -> set[str | None]:
 
 def _shown(side: Blocks) -> str:
     """The distinct values, in the order of the repetitions."""
-    values = dict.fromkeys(
-        NOT_RECORDED if value is None else value
-        for repetition in sorted(side, key=_natural)
-        for value in side[repetition]
-    )
+    sets = (side[repetition] for repetition in sorted(side, key=_natural))
+    ordered = (sorted(values, key=lambda value: (value is None, value or "")) for values in sets)
+    values = dict.fromkeys(NOT_RECORDED if value is None else value for part in ordered for value in part)
     return "; ".join(values) or "no run"
 
 

@@ -19,7 +19,7 @@ from ..statistics.verdict import Bound, Conditions, Forecast, Hypothesis, Verdic
 from ..statistics.welch import FEWEST_RUNS, Estimate, Interval, Ratio
 from . import recorded, speedups
 from .core_efficiency import headroom
-from .fairness import BY_DESIGN, FairnessRow, by_design, in_words
+from .fairness import FairnessRow, alone, by_design, in_words
 from .paper_claims import Claim
 from .speedups import ArmSpeedup, Speedups, evaluations
 
@@ -71,17 +71,13 @@ def judge(
 
 
 def _not_compared(claim: Claim, comparisons: Sequence[Comparison]) -> str:
-    here = [(c, arm) for c in comparisons if not c.assumption for arm in c.arms if _is(arm, claim.arm)]
-    if not here:
+    here = [comparison for comparison in comparisons if not comparison.assumption]
+    if not any(_is(arm, claim.arm) for comparison in here for arm in comparison.arms):
         return NO_ARM
-    pairs = [(arm, other) for c, arm in here for other in c.arms if _is(other, claim.comparator)]
-    if not pairs:
-        return f"no {claim.comparator} was run beside {words.listed(sorted({arm.label for _, arm in here}))}"
-    counts = {arm.label: len(arm.counted) for pair in pairs for arm in pair}
-    few = [f"{words.count(runs, 'run')} of {label}" for label, runs in counts.items() if runs < FEWEST_RUNS]
-    if few:
-        return f"{words.listed(few)}, a ratio needs {FEWEST_RUNS}"
-    return f"no baseline of {FEWEST_RUNS} runs, ddp or study.baseline, beside {words.listed(list(counts))}"
+    sides = words.listed(
+        list(dict.fromkeys((claim.arm, claim.comparator, "a baseline (ddp or study.baseline)")))
+    )
+    return f"a ratio needs {FEWEST_RUNS} runs each of {sides} in one comparison"
 
 
 def _in_comparison(claim: Claim, study: Speedups) -> list[JudgedClaim]:
@@ -156,15 +152,16 @@ def _conditions(claim: Claim, study: Speedups, line: ArmSpeedup, table: list[Fai
 
 def _by_checks(claim: Claim, study: Speedups, arm: Arm) -> tuple[str, ...]:
     """Why the checks of the study forbid a verdict on this pair of arms."""
-    # The table of the pair decides where the claim is about what differs, and its own comparator on strength.
-    decided = [*(["fair"] if claim.headline in BY_DESIGN else [])]
-    decided += ["baseline strong"] if study.against is not study.baseline else []
-    labels = dict.fromkeys((arm.label, study.against.label, *study.baselines))
-    return tuple(
-        f"{label}: {check.forbids[label]}"
+    found = [
+        (check.name, label, check.forbids[label])
         for check in study.checks
-        for label in labels
-        if check.name not in decided and label in check.forbids
+        for label in dict.fromkeys((arm.label, study.against.label, *study.baselines))
+        if label in check.forbids
+    ]
+    # A claim that names its comparator needs no strong baseline.
+    named = "baseline strong" if study.against is not study.baseline else ""
+    return tuple(
+        f"{label}: {why}" for name, label, why in found if name != named and why != alone(claim.headline)
     )
 
 

@@ -4,6 +4,7 @@
 names are those of docs/records.md.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -35,7 +36,7 @@ class Quantity:
 class Measured:
     """A measured number. Two sides differ where their medians are more than `apart` from each other.
 
-    `shown`: a median in words; `wrong`: why the larger one forbids a verdict, "" if it does not.
+    `shown`: a median in words. A median above `most` forbids a verdict.
     """
 
     key: str
@@ -43,7 +44,7 @@ class Measured:
     read: Callable[[Run], float | None]
     apart: float
     shown: Callable[[float], str]
-    wrong: Callable[[float], str] = lambda value: ""
+    most: float = math.inf
 
 
 def complete(run: Run) -> bool:
@@ -165,11 +166,6 @@ def _text(value: Any) -> str | None:
     return None if value is None else text(value)
 
 
-def _system(run: Run) -> str | None:
-    parts = [run.environment.get(name) for name in ("platform", "machine")]
-    return None if None in parts else ", ".join(str(part) for part in parts)
-
-
 def _variables(run: Run) -> str | None:
     variables = run.environment.get("variables")
     if not isinstance(variables, Mapping):
@@ -242,11 +238,6 @@ def modelled_speed(run: Run) -> tuple[float, str] | None:
     return None
 
 
-def _schema(run: Run) -> str | None:
-    versions = [part.get("schema_version") for part in (run.status, run.environment)]
-    return None if None in versions else " and ".join(str(version) for version in versions)
-
-
 def ranks_of(run: Run) -> list[Mapping[str, Any]]:
     """What each rank recorded of its place and device."""
     rows = run.environment.get("ranks")
@@ -257,16 +248,6 @@ def threads_fit(run: Run) -> str | None:
     """`4 threads on 2 cores`, of the host with most threads a core."""
     most = most_threads(run)
     return None if most is None else f"{most[0]} threads on {most[1]} cores"
-
-
-def _busy(waited: float) -> str:
-    """Why times are not valid: ranks waited for a core."""
-    if waited <= QUEUE_LIMIT:
-        return ""
-    return (
-        "the machine was busy: the threads of a rank stood ready without a core for "
-        f"{in_each_second(waited)}, all together; at most {QUEUE_LIMIT:g} s"
-    )
 
 
 def _data_files(run: Run) -> str | None:
@@ -291,7 +272,8 @@ QUANTITIES = (
     Quantity("arithmetic.flags", "flags of arithmetic (TF32, ...)", _of("environment", "arithmetic")),
     Quantity("hardware.node_speed", "modelled speed of all ranks of a node", node_speed),
     Quantity("hardware.hosts", "nodes", lambda run: ", ".join(hosts(run)) or None, real=True),
-    Quantity("hardware.system", "system", _system, real=True),
+    Quantity("hardware.system", "system", _of("environment", "platform"), real=True),
+    Quantity("hardware.machine", "processor", _of("environment", "machine"), real=True),
     Quantity("hardware.devices", "devices", _of_ranks("device"), real=True),
     Quantity("hardware.models", "models of the devices", _of_ranks("device_model"), real=True),
     Quantity("hardware.cores", "usable cores of rank 0", _of("environment", "cores"), real=True),
@@ -307,7 +289,7 @@ QUANTITIES = (
     Quantity("code.commit", "commit", _of("environment", "commit")),
     Quantity("code.changes", "local changes, hash", _changes),
     Quantity("rules.version", "rules of measuring", _of("environment", "rules_version")),
-    Quantity("rules.schema", "schemas of the records", _schema),
+    Quantity("rules.schema", "schemas of the records", _of("environment", "schema_version")),
     Quantity("rules.clock", "clock", lambda run: None if run.world == "unknown" else run.world),
 )
 
@@ -321,12 +303,11 @@ MEASURED = (
     ),
     Measured(
         key="hardware.queue",
-        words="time that threads waited for a core",
-        # Of the worst rank, all its threads together.
+        words="time that the threads of a rank stood ready without a core (busy machine)",
         read=lambda run: number(run.summary.get("run_queue_share")),
         apart=QUEUE_LIMIT,
         shown=in_each_second,
-        wrong=_busy,
+        most=QUEUE_LIMIT,
     ),
 )
 KEY_WORDS = {

@@ -574,7 +574,7 @@ def test_an_evaluation_without_its_mode_is_not_recorded() -> None:
         ({"start__still_cached": 0.04}, "page cache at the start: 4% instead of 98%"),
         (
             {"summary__run_queue_share": 0.5},
-            "the machine was busy: the threads of a rank stood ready without a core for 0.5 s in each second",
+            "(busy machine): 0.5 s in each second of training, at most 0.01 s in each second of training",
         ),
         ({"config__study__arm": "lasgd"}, "strategy: named like another strategy: lasgd is daso"),
     ],

@@ -39,8 +39,7 @@ def test_an_arm_without_cores_in_half_of_its_runs_gets_no_verdict(
     arms = {label: queueing(core, shares if label == name else idle) for label, core in STEADY.items()}
     given = answered(made(make_run, tmp_path, arms))
     (judged,) = verdicts(given, times_as_efficient(3))
-    said = f"the machine was busy: the threads of a rank stood ready without a core for {median} "
-    said += "in each second of training, all together; at most 0.01 s"
+    said = f"ready without a core (busy machine): {median} in each second of training, at most 0.01 s in each"
     assert any(said in reason for reason in judged.verdict.reasons) is bool(median)
     assert judged.verdict.word == ("no verdict" if median else "reproduced"), judged.verdict.reasons
     told = in_words(by_design(given.ledgers["hsgd"], "efficiency"))
@@ -51,5 +50,5 @@ def test_a_core_that_was_not_alone_gives_no_headroom(make_run: Make, tmp_path: P
     arms = STEADY | {"one core": queueing(STEADY["one core"], (0.02,) * 5)}
     (judged,) = verdicts(answered(made(make_run, tmp_path, arms)), times_as_efficient(3))
     assert judged.verdict.word == "reproduced", judged.verdict.reasons
-    said = "headroom not known: one core is no core of native's: not equal: the machine was busy"
+    said = "headroom not known: one core is no core of native's: not equal: 0.02 s in each second"
     assert any(reason.startswith(said) for reason in judged.verdict.reasons)
