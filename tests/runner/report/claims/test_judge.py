@@ -8,6 +8,7 @@ from sharing import there
 from test_speedups import ARM, BASE, Make, answered, comparisons_of, runs_of, study
 
 from daso_bench.runner.report.build import report
+from daso_bench.runner.report.checks.check import Check
 from daso_bench.runner.report.claims.claim_tables import fairness_rows, fairness_tables
 from daso_bench.runner.report.claims.judge import NO_ARM, JudgedClaim, judge
 from daso_bench.runner.report.claims.paper_claims import StatedConditions, load
@@ -169,3 +170,28 @@ def test_the_command_prints_every_claim(make_run: Make, tmp_path: Path, capsys: 
     for claim in load():
         assert claim.id in said
     assert "Noise floor" in said
+
+
+def judged_with(root: Path, **check: object) -> JudgedClaim:
+    """The verdict on `daso_time` where a check of the study says `check`."""
+    (found,) = all_speedups(comparisons_of(root))
+    said = Check(name="noise", level="amber", sentence="", **check)  # pyright: ignore[reportArgumentType]
+    (judged,) = judge(
+        [claim for claim in load() if claim.id == "daso_time"], [replace(found, checks=(said,))]
+    )
+    return judged
+
+
+@pytest.mark.parametrize("label", ["daso", "ddp", "ddp fresh_seeds"])
+def test_whatever_a_check_forbids_gets_no_verdict_for_that_reason(make_run: Make, tmp_path: Path, label: str):
+    study(make_run, tmp_path, arm=FAST, fresh=1.0, exposed=0.5)
+    found = judged_with(tmp_path, forbids={label: "files were copied"})
+    assert (found.verdict.word, found.verdict.reasons[0]) == ("no verdict", f"{label}: files were copied")
+    assert judged_with(tmp_path, forbids={"hsgd": "files were copied"}).verdict.word == "reproduced"
+
+
+def test_verdicts_of_a_study_that_was_not_planned_are_exploratory(make_run: Make, tmp_path: Path):
+    study(make_run, tmp_path, arm=FAST, fresh=1.0, exposed=0.5)
+    found = judged_with(tmp_path, exploratory="two seeds were added later")
+    assert found.verdict.word == "reproduced"
+    assert "exploratory: two seeds were added later" in found.verdict.remarks
