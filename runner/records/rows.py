@@ -31,7 +31,7 @@ class RecordRow:
 
 @dataclass(frozen=True, kw_only=True)
 class StartRow(RecordRow):
-    """The begin of an attempt. `still_cached`: only of a packed file."""
+    """The begin of an attempt. `still_cached`: only where training reads files."""
 
     kind = "start"
 

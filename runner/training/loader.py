@@ -101,8 +101,9 @@ class Loader(Callback):
 
     `seed`: derived, of the augmentation.
 
-    `still_cached`: the share of the pages of a packed file that was in the page cache before training; None
-    without such a file, where the system does not report it, and where another rank has measured it.
+    `still_cached`: the share of the pages of the files of the data that was in the page cache before
+    training; None where training reads no file, where the system does not report it, and where another rank
+    has measured it.
     `lacking`: the share that was not in the cache, or not out of it, as configured; worst of all attempts.
     """
 

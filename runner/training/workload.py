@@ -1,11 +1,13 @@
 """Workload of one rank: model, task, batch order and loader, made from a run's configuration."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import nn
 
 from ...datasets.data import Data
+from ...datasets.image_files import ImageFiles, MaskedFiles
 from ...datasets.sampler import Sampler
 from ...datasets.stream_seeds import stream_seed
 from ...models.spec import InputSpec
@@ -16,6 +18,7 @@ from ..config.model_building import build, normalises
 from ..config.reader_config import PackedReader
 from ..config.run_config import RunConfig
 from ..config.tasks import Task
+from ..machine.page_cache import cached_of_many
 from .batch_order import BatchOrder, GlobalOrder, IndependentOrder
 from .loader import Ahead, Loader
 from .packed_loader import PackedLoader, ReaderOrder
@@ -127,13 +130,16 @@ def _loader(
     launcher, seed = config.launcher, stream_seed(config.seed, "augmentation")
     if isinstance(batch_order, ReaderOrder) and reads:
         return PackedLoader(batch_order, data.train, seed, comm)
-    if launcher.loader_workers == 0:
-        return Loader(data.train, batch_order, seed)
-    return Ahead(
-        data.train,
-        batch_order,
-        seed,
-        workers=launcher.loader_workers,
-        prefetch=launcher.prefetch_batches,
-        pin=device.type == "cuda",
-    )
+    loader = Loader(data.train, batch_order, seed)
+    if launcher.loader_workers > 0:
+        loader = Ahead(
+            data.train,
+            batch_order,
+            seed,
+            workers=launcher.loader_workers,
+            prefetch=launcher.prefetch_batches,
+            pin=device.type == "cuda",
+        )
+    if isinstance(data.train, ImageFiles | MaskedFiles) and launcher.real_time and comm.local_rank == 0:
+        loader.still_cached = cached_of_many(Path(data.train.root), data.train.paths)
+    return loader

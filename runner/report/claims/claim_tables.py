@@ -1,6 +1,6 @@
 """Speed-ups, verdicts and fairness as text: `daso-bench claims DIR`, and rows of the CSV tables."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .. import words
@@ -8,7 +8,7 @@ from ..data.arms import EQUALLY
 from ..statistics.several_arms import EACH_SIDE
 from ..statistics.welch import Ratio
 from . import bounds
-from .fairness import FairnessRow
+from .fairness import FairnessRow, in_words
 from .judge import JudgedClaim
 from .paper_claims import gain_words
 from .speedups import ArmSpeedup, Speedups, evaluations, smallest_gain
@@ -64,7 +64,8 @@ def speedup_remarks(speedups: Speedups, line: ArmSpeedup) -> list[str]:
         remarks.append("same trajectory as the baseline: compared seed by seed")
     if line.diverged:
         remarks.append("a run diverged")
-    return [*remarks, *line.slow, *speedups.reasons(line.arm)]
+    unequal = in_words(speedups.ledgers[line.arm.label])
+    return [*remarks, *line.slow, *speedups.reasons(line.arm), *([unequal] if unequal else [])]
 
 
 def _floors(speedups: Speedups) -> list[str]:
@@ -154,9 +155,9 @@ def remarks(judged: JudgedClaim) -> list[str]:
     return lines
 
 
-def workload(judged: JudgedClaim) -> str:
+def workload(measured: JudgedClaim | Speedups) -> str:
     """Where it was measured: study, model, data, world and size; and whether with equally tuned arms."""
-    comparison = judged.comparison
+    comparison = measured.comparison
     if comparison is None:
         return ""
     parts = [
@@ -189,17 +190,28 @@ def claim_rows(all_judged: Iterable[JudgedClaim]) -> list[dict[str, Any]]:
     ]
 
 
-def fairness_tables(all_judged: Iterable[JudgedClaim]) -> dict[tuple[str, str, str], list[FairnessRow]]:
-    """The fairness table of each pair of arms, by workload, comparator and arm."""
-    tables: dict[tuple[str, str, str], list[FairnessRow]] = {}
+def fairness_tables(
+    studied: Iterable[Speedups], all_judged: Iterable[JudgedClaim]
+) -> dict[tuple[str, str, str], list[FairnessRow]]:
+    """The fairness table of each pair of arms, by workload, comparator and arm.
+
+    Pairs are every arm with the baseline of its study, and those that claims are about.
+    """
+    tables = {
+        (workload(study), study.against.label, label): table
+        for study in studied
+        for label, table in study.ledgers.items()
+    }
     for judged in all_judged:
         if judged.fairness is not None:
-            tables.setdefault((workload(judged), judged.comparator, judged.arm), judged.fairness)
+            tables[workload(judged), judged.comparator, judged.arm] = judged.fairness
     return tables
 
 
-def fairness_rows(all_judged: Iterable[JudgedClaim]) -> list[dict[str, Any]]:
-    """Every row of every fairness table, once per pair of arms."""
+def fairness_rows(
+    tables: Mapping[tuple[str, str, str], Iterable[FairnessRow]],
+) -> list[dict[str, Any]]:
+    """Every row of every fairness table."""
     return [
         {
             "where": where,
@@ -211,8 +223,8 @@ def fairness_rows(all_judged: Iterable[JudgedClaim]) -> list[dict[str, Any]]:
             "equal": "not recorded" if row.equal is None else row.equal,
             "own_of_the_strategy": row.own,
             "forbids_a_verdict": row.forbids,
-            "why": row.wrong,
+            "why": row.sentence if row.forbids else "",
         }
-        for (where, baseline, arm), table in fairness_tables(all_judged).items()
+        for (where, baseline, arm), table in tables.items()
         for row in table
     ]

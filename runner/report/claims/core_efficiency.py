@@ -178,12 +178,12 @@ def _alone(comparison: Comparison, baseline: Arm, cores: int) -> Arm | str:
     (arm,) = arms
     if len(rated(arm)) < FEWEST:
         return f"{arm.label} has fewer than {FEWEST} complete runs"
-    unequal = forbidding(fairness(baseline.runs, arm.runs, headline="efficiency"))
+    unequal = forbidding(fairness(baseline.runs, arm.runs))
     differs = [row.wrong or f"{row.quantity} ({row.baseline}; {row.arm})" for row in unequal]
     wrong = [*differs, *_elsewhere(baseline, arm), *_batch(baseline, arm, cores)]
     if wrong:
         return f"{arm.label} is no core of {baseline.label}'s: not equal: {'; '.join(wrong)}"
-    return recorded.busy_reason(arm) or arm
+    return arm
 
 
 def _elsewhere(baseline: Arm, arm: Arm) -> list[str]:

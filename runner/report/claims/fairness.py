@@ -1,35 +1,41 @@
 """Fairness table: whether two arms of a comparison differ in more than their strategies.
 
 Everything that could favour one side is read from the records of both and compared. What a strategy may
-change it declares itself (`Strategy.may_differ`); any other difference forbids a verdict. A quantity that no
-record holds is "not recorded", which is not "equal"; one that one side alone has recorded is a difference.
+change it declares itself (`Strategy.may_differ`), within a list that the project owns
+(`data/declared.py`); any other difference forbids a verdict. A quantity that no record holds is "not
+recorded", which is not "equal"; one that one side alone has recorded is a difference.
 
 Runs of one repetition are compared with each other: it may have nodes of its own, or its own phase of the
 evaluations, as long as both arms have the same. Only runs that count are compared: one that failed and was
 repeated is no part of the comparison. Loss scaling is fp16's alone, a part of `train.precision`.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from statistics import fmean, median
 from typing import Any
 
 from ....strategies.errors import ConfigError
 from ...records.seed_ranges import check_fair, trial_seeds
-from ...records.trees import below
+from ...records.trees import below, flatten
+from .. import words
 from ..data.arms import settings, text
-from ..data.declared import may_differ
+from ..data.declared import MAY_DIFFER, is_shipped, may_differ, too_much
 from ..data.load import Run, value_at
 from . import recorded
 
 NOT_RECORDED = "not recorded"
-NO_SUCH_KEY = "no such key"
+NO_SUCH_KEY = "not set"
+BRIEF = 48  # characters of a value in a sentence
+ONE_SIDED = (
+    0.9  # share of all pairs of runs in which one side's run came first, from which the order is unfair
+)
 BY_DESIGN: Mapping[str, tuple[str, ...]] = {
     # One process of many threads a node against many of one: that is the question. The machine is the same.
     "efficiency": (
         *("cluster.ranks_per_node", "launcher.threads_per_rank"),
-        *("threads.per_rank", "threads.affinity", "data.local_batch"),
+        *("threads.per_rank", "threads.affinity", "threads.fit", "data.local_batch"),
         *("cluster.device.tflops", "cluster.device.samples_per_second"),  # of a rank; see hardware.node_speed
     ),
 }
@@ -39,9 +45,10 @@ BY_ROLE: Mapping[str, tuple[str, ...]] = {
     "fresh_seeds": ("seed", "model.initial", "data.order"),
     # A core's part of the same work, on one of the same machines.
     "one_core": (
-        *("seed", "model.initial", "data.order", "data.samples", "data.local_batch", "data.left_out"),
-        *("evaluation.count", "train.global_batch_size", "train.max_steps", "train.max_seconds"),
-        *("cluster.nodes", "hardware.hosts"),
+        *("seed", "model.initial", "data.order", "data.samples", "data.left_out", "evaluation.count"),
+        *("train.global_batch_size", "train.max_steps", "train.max_seconds"),
+        *("cluster.nodes", "hardware.hosts", "hardware.queue"),
+        *BY_DESIGN["efficiency"],
     ),
 }
 """By `study.role` of a second baseline, or of one core: what makes it that."""
@@ -60,14 +67,12 @@ WAITING = tuple(
 # What is known about the error of modelled times changes none of them.
 _ABOUT = (*WAITING, "cluster.validated_ranks")
 
-# A run, and what of its configuration is compared, dotted.
-Compared = tuple[Run, Mapping[str, Any]]
-Sides = Sequence[Sequence[Compared]]  # the counted runs of the baseline and of the arm
-Read = Callable[[Run, Mapping[str, Any]], str | None]
-Blocks = Mapping[str, tuple[str | None, ...]]  # by repetition: distinct values, None: not recorded
+Sides = Sequence[Sequence[Run]]  # the counted runs of the baseline and of the arm
+Read = Callable[[Run], str | None]
+Blocks = Mapping[str, set[str | None]]  # by repetition: distinct values, None: not recorded
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class FairnessRow:
     """One quantity on both sides. `equal`: None where neither side has recorded it.
 
@@ -87,72 +92,141 @@ class FairnessRow:
         """Whether there is no verdict because of it."""
         return bool(self.wrong) or (self.equal is False and not self.own)
 
+    @property
+    def sentence(self) -> str:
+        """What is unequal: `other learning rate: 0.1 instead of 0.05`."""
+        name = recorded.KEY_WORDS.get(self.key, self.quantity)
+        if self.wrong:
+            return f"{name}: {self.wrong}"
+        if NOT_RECORDED in (self.arm, self.baseline):
+            return f"{name}: recorded on one side alone"
+        return f"other {name}: {_brief(self.arm, self.baseline)} instead of {_brief(self.baseline, self.arm)}"
+
+
+def _brief(value: str, other: str) -> str:
+    """`value` cut to its parts that `other` lacks, where one of both is long."""
+    if max(len(value), len(other)) > BRIEF:
+        ours, theirs = (
+            one.translate({ord(mark): None for mark in '{}"'}).split(", ") for one in (value, other)
+        )
+        value = ", ".join(part for part in ours if part not in theirs) or ours[0]
+    return value if len(value) <= BRIEF else f"{value[: BRIEF - 1]}…"
+
 
 def forbidding(table: Iterable[FairnessRow]) -> list[FairnessRow]:
-    """The rows that forbid a verdict."""
+    """The rows that forbid a verdict, the worst first: settings, then samples, machine and versions."""
     return [row for row in table if row.forbids]
 
 
-def fairness(baseline: Sequence[Run], arm: Sequence[Run], *, headline: str = "") -> list[FairnessRow]:
+def in_words(table: Iterable[FairnessRow], most: int = 2) -> str:
+    """`3 unequal things: …; …; and 1 more`, the `most` worst of a table; "" if nothing forbids a verdict.
+
+    With `most` 0 the number alone.
+    """
+    rows = forbidding(table)
+    number = words.count(len(rows), "unequal thing")
+    more = [f"and {len(rows) - most} more"] if len(rows) > most else []
+    sentences = "; ".join([*(row.sentence for row in rows[:most]), *more])
+    return "" if not rows else f"{number}: {sentences}" if most else number
+
+
+def alone(headline: str) -> str:
+    """Why an arm may not be compared, where all that differs is what `BY_DESIGN` lists for that headline."""
+    return f"only {headline} comparable"
+
+
+def by_design(table: Iterable[FairnessRow], headline: str) -> list[FairnessRow]:
+    """The table for a claim with that headline: what `BY_DESIGN` lists is the arm's own."""
+    design = BY_DESIGN.get(headline, ())
+    return [replace(row, own=True) if below(row.key, design) else row for row in table]
+
+
+def fairness(baseline: Sequence[Run], arm: Sequence[Run]) -> list[FairnessRow]:
     """The table of two arms of one comparison, in a fixed order of rows.
 
-    Args:
-        baseline, arm: their runs; those that do not count (`Run.counted`) are left out.
-        headline: of the claim that is judged; `BY_DESIGN` lists what it allows.
+    baseline, arm: their runs; those that do not count (`Run.counted`) are left out.
     """
-    sides = [[(run, _compared(run)) for run in runs if run.counted] for runs in (baseline, arm)]
-    counted = [run for side in sides for run, _ in side]
-    own = {"strategy", *BY_DESIGN.get(headline, ())}
-    targets = {str(value_at(run.config, "strategy", "_target_") or "") for run in counted}
-    own.update(*(may_differ(target) for target in targets))
+    sides = [[run for run in runs if run.counted] for runs in (baseline, arm)]
+    counted = [run for side in sides for run in side]
+    targets = {run.strategy_class for run in counted}
+    own = {key for target in targets for key in may_differ(target) if below(key, MAY_DIFFER)} | {"strategy"}
     own.update(*(BY_ROLE.get(role, ()) for role in {run.role for run in counted}))
     own.update(BY_TUNING if counted and all(run.tuned for run in counted) else ())
-    return list(_rows(sides, own))
-
-
-def _row(
-    sides: Sides, own: Collection[str], key: str, quantity: str, read: Read, *, complete: bool = False
-) -> FairnessRow:
-    """Both sides of a quantity, repetition by repetition. `complete`: of runs that did all their work."""
-    blocks = [
-        _by_block((pair for pair in side if not complete or recorded.complete(pair[0])), read)
-        for side in sides
+    rows = [_seeds(sides), _row(sides, "strategy", "strategy", _strategy), *_settings(sides)]
+    virtual = _virtual(counted)
+    rows += [
+        _row(sides, quantity.key, quantity.words, quantity.read, complete=quantity.complete)
+        for quantity in recorded.QUANTITIES
+        if not (quantity.real and virtual)
     ]
-    return FairnessRow(
-        key=key,
-        quantity=quantity,
-        baseline=_shown(blocks[0]),
-        arm=_shown(blocks[1]),
-        equal=_equal(*blocks),
-        own=below(key, own),
-    )
-
-
-def _rows(sides: Sides, own: Collection[str]) -> Iterable[FairnessRow]:
-    """`own`: the keys (or their beginnings) that may differ."""
-    # On virtual clocks no machine can favour a side.
-    virtual = all(run.world == "simulated" for side in sides for run, _ in side)
-    yield _seeds(sides, own)
-    yield _row(sides, own, "strategy", "strategy", _strategy)
-    yield from _settings(sides, own)
-    for quantity in recorded.QUANTITIES:
-        if quantity.real and virtual:
-            continue
-        read = partial(_read_record, quantity)
-        row = _row(sides, own, quantity.key, quantity.words, read, complete=quantity.complete)
-        yield replace(row, wrong=_tuned_on(sides)) if quantity.key == "tuning" else row
     if not virtual:
-        yield _threads(sides, own)
-        yield _order_of_execution(sides)
+        rows += [*(_median(sides, measured) for measured in recorded.MEASURED), _order_of_execution(sides)]
+    wrong = {"strategy": _misnamed, "tuning": _tuned_on, "threads.fit": _too_many_threads}
+    return [
+        replace(row, own=below(row.key, own), wrong=row.wrong or wrong.get(row.key, _nothing)(counted))
+        for row in rows
+    ]
 
 
-def _read_record(quantity: recorded.Quantity, run: Run, keys: Mapping[str, Any]) -> str | None:
-    return quantity.read(run)
+def spread(runs: Iterable[Run]) -> list[str]:
+    """What of the machine and the code differs between the runs of one arm, a sentence for each quantity."""
+    counted, sentences = [run for run in runs if run.counted], []
+    for quantity in recorded.QUANTITIES:
+        if below(quantity.key, ("hardware", "transport", "versions", "code", "rules")):
+            values = Counter(quantity.read(run) or NOT_RECORDED for run in counted)
+            if len(values) > 1 and not (quantity.real and _virtual(counted)):
+                shown = [f"{_brief(value, '')} ({words.count(n, 'run')})" for value, n in values.items()]
+                sentences.append(f"{quantity.words}: {', '.join(shown)}")
+    return sentences
 
 
-def _tuned_on(sides: Sides) -> str:
+def _virtual(runs: Iterable[Run]) -> bool:
+    """Whether all clocks are virtual: no machine can favour a side."""
+    return all(run.world == "simulated" for run in runs)
+
+
+def _row(sides: Sides, key: str, quantity: str, read: Read, *, complete: bool = False) -> FairnessRow:
+    """Both sides of a quantity, repetition by repetition. `complete`: of runs that did all their work."""
+    base, arm = (
+        _by_block([run for run in side if not complete or recorded.complete(run)], read) for side in sides
+    )
+    return FairnessRow(key, quantity, _shown(base), _shown(arm), _equal(base, arm))
+
+
+def _median(sides: Sides, measured: recorded.Measured) -> FairnessRow:
+    """Medians over runs: a machine does not give the same number twice."""
+    values = [[value for run in side if (value := measured.read(run)) is not None] for side in sides]
+    known = [median(side) for side in values if side]
+    shown = [measured.shown(median(side)) if side else NOT_RECORDED for side in values]
+    apart = len(known) == 1 or (len(known) > 1 and abs(known[0] - known[1]) > measured.apart)
+    equal = not apart if known and all(sides) else None
+    much = max(known, default=0.0) > measured.most
+    wrong = f"{measured.shown(max(known))}, at most {measured.shown(measured.most)}" if much else ""
+    return FairnessRow(measured.key, measured.words, shown[0], shown[1], equal, wrong=wrong)
+
+
+def _nothing(runs: Iterable[Run]) -> str:
+    return ""
+
+
+def _misnamed(runs: Sequence[Run]) -> str:
+    """An arm with the name of another strategy, or a strategy that declares more than any may."""
+    named = {
+        f"{run.arm_name} is {run.strategy}"
+        for run in runs
+        if not is_shipped(run.strategy_class, run.arm_name)
+    }
+    more = {target: too_much(target) for target in sorted({run.strategy_class for run in runs})}
+    declares = [
+        f"{target} declares that {words.listed(keys)} may differ" for target, keys in more.items() if keys
+    ]
+    named_like = f"named like another strategy: {', '.join(sorted(named))}"
+    return "; ".join([*declares, *([named_like] if named else [])])
+
+
+def _tuned_on(runs: Sequence[Run]) -> str:
     """Why the tuning was unfair though both sides had the same: a scored run has a seed that was tuned on."""
-    tuned = [run for side in sides for run, _ in side if run.tuned]
+    tuned = [run for run in runs if run.tuned]
     counts = {run.arm_name: int(run.config["study"]["tune_trials"]) for run in tuned}
     tried = [seed for count in set(counts.values()) for seed in trial_seeds(count)]
     try:
@@ -162,50 +236,44 @@ def _tuned_on(sides: Sides) -> str:
     return ""
 
 
-def _seeds(sides: Sides, own: Collection[str]) -> FairnessRow:
-    seeds = [sorted((text(run.seed) for run, _ in side), key=_natural) for side in sides]
-    twice = sorted({seed for side in seeds for seed in side if side.count(seed) > 1}, key=_natural)
-    return FairnessRow(
-        key="seed",
-        quantity="seeds: initial weights, order of the data",
-        baseline=", ".join(seeds[0]) or "no run",
-        arm=", ".join(seeds[1]) or "no run",
-        equal=seeds[0] == seeds[1],
-        own=below("seed", own),
-        wrong="no run counts" if not all(seeds) else f"twice in an arm: {', '.join(twice)}" if twice else "",
+def _too_many_threads(runs: Sequence[Run]) -> str:
+    most = ((run, recorded.most_threads(run)) for run in runs)
+    return "; ".join(
+        sorted({str(recorded.threads_fit(run)) for run, pair in most if pair and pair[0] > pair[1]})
     )
 
 
-def _settings(sides: Sides, own: Collection[str]) -> Iterable[FairnessRow]:
+def _seeds(sides: Sides) -> FairnessRow:
+    seeds = [sorted((text(run.seed) for run in side), key=_natural) for side in sides]
+    twice = sorted({seed for side in seeds for seed in side if side.count(seed) > 1}, key=_natural)
+    wrong = "no run counts" if not all(seeds) else f"twice in an arm: {', '.join(twice)}" if twice else ""
+    base, arm = (", ".join(side) or "no run" for side in seeds)
+    quantity = "seeds: initial weights, order of the data"
+    return FairnessRow("seed", quantity, base, arm, seeds[0] == seeds[1], wrong=wrong)
+
+
+def _settings(sides: Sides) -> Iterable[FairnessRow]:
     """A line for each key of the configuration in which the sides differ, and one for all the others."""
-    names = {name for side in sides for _, keys in side for name in keys if not below(name, ["strategy"])}
-    rows = [_row(sides, own, name, name, _key_reader(name)) for name in sorted(names)]
+    compared = {id(run): _compared(run) for side in sides for run in side}
+    names = {name for keys in compared.values() for name in keys if not below(name, ["strategy"])}
+
+    def reader(name: str) -> Read:
+        return lambda run: text(compared[id(run)].get(name, NO_SUCH_KEY)) if run.config else None
+
+    rows = [_row(sides, name, name, reader(name)) for name in sorted(names)]
     yield from (row for row in rows if row.equal is False)
     rest = [row.equal for row in rows if row.equal is not False]
-    keys = f"{len(rest)} keys"
-    equal = None if None in rest else True
-    yield FairnessRow(key="configuration", quantity="configuration", baseline=keys, arm=keys, equal=equal)
+    keys, equal = f"{len(rest)} keys", None if None in rest else True
+    yield FairnessRow("configuration", "configuration", keys, keys, equal)
 
 
-def _key_reader(key: str) -> Read:
-    def read(run: Run, keys: Mapping[str, Any]) -> str | None:
-        if not run.config:
-            return None
-        return text(keys[key]) if key in keys else NO_SUCH_KEY
-
-    return read
-
-
-def _strategy(run: Run, keys: Mapping[str, Any]) -> str | None:
+def _strategy(run: Run) -> str | None:
     """`daso: sync_every=4, …`; None where the configuration is lost."""
     if not run.config:
         return None
-    words = [
-        f"{key.removeprefix('strategy.')}={text(value)}"
-        for key, value in sorted(keys.items())
-        if below(key, ["strategy"]) and not key.endswith(("._target_", "strategy.name"))
-    ]
-    return ": ".join(part for part in (run.strategy, ", ".join(words)) if part)
+    keys = flatten(run.config.get("strategy") or {})
+    shown = [f"{key}={text(keys[key])}" for key in sorted(keys) if key not in ("_target_", "name")]
+    return ": ".join(part for part in (run.strategy, ", ".join(shown)) if part)
 
 
 def _compared(run: Run) -> dict[str, Any]:
@@ -216,43 +284,27 @@ def _compared(run: Run) -> dict[str, Any]:
     return compared if phase is None else compared | {"train.eval_phase": phase}
 
 
-def _threads(sides: Sides, own: Collection[str]) -> FairnessRow:
-    def read(run: Run, keys: Mapping[str, Any]) -> str | None:
-        most = recorded.most_threads(run)
-        return None if most is None else f"{most[0]} threads on {most[1]} cores"
-
-    row = _row(sides, own, "threads.fit", "threads over the cores of a machine", read)
-    most = ((run, recorded.most_threads(run)) for side in sides for run, _ in side)
-    short = sorted({str(read(run, {})) for run, pair in most if pair and pair[0] > pair[1]})
-    # Where ranks and threads differ by design, so does their quotient; the cores are the machine's.
-    return replace(row, own=below("threads.per_rank", own), wrong="; ".join(short))
-
-
 def _order_of_execution(sides: Sides) -> FairnessRow:
     """In which order the runs were made: a machine that warms up or gets busy favours one side.
 
-    The places of each side's runs in time (`1, 4`), from the starts and ends of their attempts. Unfair is one
-    arm whose last run ended before the other's first began, if each has two runs or more: of one run each,
-    one has to be first.
+    The places of each side's runs in time (`1, 4`), from the starts and ends of their attempts. Of all pairs
+    of a run of each, in no more than `ONE_SIDED` one side's may come first; pairs at the same time count
+    half. Of one run each, one has to be first.
     """
-    spans = [[span for run, _ in side if (span := _span(run))] for side in sides]
+    spans = [[span for run in side if (span := _span(run))] for side in sides]
     places, wrong = [NOT_RECORDED, NOT_RECORDED], ""
     complete = all(spans) and [len(side) for side in spans] == [len(side) for side in sides]
     if complete:
         times = sorted(span for side in spans for span in side)
         places = [", ".join(str(1 + times.index(span)) for span in sorted(side)) for side in spans]
-        for first, second, words in ((0, 1, "the baseline's"), (1, 0, "the arm's")):
-            ended, began = max(end for _, end in spans[first]), min(start for start, _ in spans[second])
-            if not wrong and min(map(len, spans)) > 1 and ended <= began:
-                wrong = f"all of {words} runs came first: interleave them (one sweep does)"
-    return FairnessRow(
-        key="execution.order",
-        quantity="order of execution: places in time",
-        baseline=places[0],
-        arm=places[1],
-        equal=True if complete else None,
-        wrong=wrong,
-    )
+        first = fmean((one[1] <= two[0]) + (two[1] > one[0]) for one in spans[0] for two in spans[1]) / 2
+        if min(map(len, spans)) > 1 and max(first, 1 - first) > ONE_SIDED:
+            whose = "the baseline's" if first > ONE_SIDED else "the arm's"
+            most = "all" if first in (0, 1) else "nearly all"
+            wrong = f"{most} of {whose} runs came first: interleave them (one sweep does)"
+    equal = True if complete else None
+    quantity = "order of execution: places in time"
+    return FairnessRow("execution.order", quantity, places[0], places[1], equal, wrong=wrong)
 
 
 def _span(run: Run) -> tuple[float, float] | None:
@@ -275,15 +327,12 @@ def _equal(base: Blocks, arm: Blocks) -> bool | None:
     return None if equal and None in _values(base) else equal
 
 
-def _by_block(side: Iterable[Compared], read: Read) -> Blocks:
-    """The distinct values of each repetition's runs, in a fixed order, however many runs it has."""
+def _by_block(side: Iterable[Run], read: Read) -> Blocks:
+    """The distinct values of each repetition's runs, however many it has."""
     blocks: dict[str, set[str | None]] = defaultdict(set)
-    for run, keys in side:
-        blocks[text(run.block)].add(read(run, keys))
-    return {
-        name: tuple(sorted(values, key=lambda value: (value is None, value or "")))
-        for name, values in blocks.items()
-    }
+    for run in side:
+        blocks[text(run.block)].add(read(run))
+    return blocks
 
 
 def _values(side: Blocks) -> set[str | None]:
@@ -292,11 +341,9 @@ def _values(side: Blocks) -> set[str | None]:
 
 def _shown(side: Blocks) -> str:
     """The distinct values, in the order of the repetitions."""
-    values = dict.fromkeys(
-        NOT_RECORDED if value is None else value
-        for repetition in sorted(side, key=_natural)
-        for value in side[repetition]
-    )
+    sets = (side[repetition] for repetition in sorted(side, key=_natural))
+    ordered = (sorted(values, key=lambda value: (value is None, value or "")) for values in sets)
+    values = dict.fromkeys(NOT_RECORDED if value is None else value for part in ordered for value in part)
     return "; ".join(values) or "no run"
 
 

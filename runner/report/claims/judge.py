@@ -12,6 +12,7 @@ from statistics import median
 
 from .. import words
 from ..data.arms import Arm, Comparison
+from ..data.declared import is_shipped
 from ..data.load import Run
 from ..statistics import quality, verdict
 from ..statistics.several_arms import Family
@@ -19,7 +20,7 @@ from ..statistics.verdict import Bound, Conditions, Hypothesis, Verdict
 from ..statistics.welch import FEWEST_RUNS, Estimate, Interval, Ratio
 from . import recorded, speedups
 from .core_efficiency import headroom
-from .fairness import FairnessRow, fairness, forbidding
+from .fairness import FairnessRow, alone, by_design, in_words
 from .paper_claims import Claim
 from .speedups import ArmSpeedup, Speedups, evaluations
 
@@ -71,17 +72,13 @@ def judge(
 
 
 def _not_compared(claim: Claim, comparisons: Sequence[Comparison]) -> str:
-    here = [(c, arm) for c in comparisons if not c.assumption for arm in c.arms if _is(arm, claim.arm)]
-    if not here:
+    here = [comparison for comparison in comparisons if not comparison.assumption]
+    if not any(_is(arm, claim.arm) for comparison in here for arm in comparison.arms):
         return NO_ARM
-    pairs = [(arm, other) for c, arm in here for other in c.arms if _is(other, claim.comparator)]
-    if not pairs:
-        return f"no {claim.comparator} was run beside {words.listed(sorted({arm.label for _, arm in here}))}"
-    counts = {arm.label: len(arm.counted) for pair in pairs for arm in pair}
-    few = [f"{words.count(runs, 'run')} of {label}" for label, runs in counts.items() if runs < FEWEST_RUNS]
-    if few:
-        return f"{words.listed(few)}, a ratio needs {FEWEST_RUNS}"
-    return f"no baseline of {FEWEST_RUNS} runs, ddp or study.baseline, beside {words.listed(list(counts))}"
+    sides = words.listed(
+        list(dict.fromkeys((claim.arm, claim.comparator, "a baseline (ddp or study.baseline)")))
+    )
+    return f"a ratio needs {FEWEST_RUNS} runs each of {sides} in one comparison"
 
 
 def _in_comparison(claim: Claim, study: Speedups) -> list[JudgedClaim]:
@@ -101,7 +98,7 @@ def _in_comparison(claim: Claim, study: Speedups) -> list[JudgedClaim]:
 
 
 def _judged(claim: Claim, study: Speedups, line: ArmSpeedup) -> JudgedClaim:
-    table = fairness(study.against.runs, line.arm.runs, headline=claim.headline)
+    table = by_design(study.ledgers[line.arm.label], claim.headline)
     # Quality by itself goes by the rules of equal work.
     hypothesis = Hypothesis(
         value=claim.gain,
@@ -111,7 +108,9 @@ def _judged(claim: Claim, study: Speedups, line: ArmSpeedup) -> JudgedClaim:
     )
     conditions = _conditions(claim, study, line, table)
     measure = no_loss if claim.direction == "not_worse" else HEADLINES[claim.headline]
-    made, measured = measure(hypothesis, study, line, conditions)
+    made, measured = measure(_Case(claim=hypothesis, study=study, line=line, conditions=conditions))
+    if study.exploratory and made.word != "no verdict":
+        made = replace(made, remarks=(*made.remarks, f"exploratory: {study.exploratory}"))
     return JudgedClaim(
         claim=claim,
         comparison=study.comparison,
@@ -132,12 +131,17 @@ def _conditions(claim: Claim, study: Speedups, line: ArmSpeedup, table: list[Fai
     any_ddp = study.against is not study.baseline or (
         claim.comparator != "ddp" and _is(study.against, claim.comparator)
     )
-    unequal = [
-        f"not equal: {row.quantity} ({row.baseline}; {row.arm})"
-        if row.equal is False
-        else f"{row.quantity}: {row.wrong}"
-        for row in forbidding(table)
-    ]
+    # How many samples a second a machine does has nothing to do with what is learnt.
+    untrained = study.guard.untrained if study.guard and claim.headline != "efficiency" else ""
+    forbidden = (
+        *study.forbidden,
+        *([untrained] if untrained else []),
+        *(() if any_ddp else study.wrong),
+        *([bound.impossible] if bound.impossible else []),
+        *(why for arm in (study.against, line.arm) if (why := _no_native(claim, arm))),
+        *study.reasons(study.against, line.arm),
+        *([unequal] if (unequal := in_words(table)) else []),
+    )
     return Conditions(
         runs=min(len(study.against.counted), len(line.arm.counted)),
         noise=noise,
@@ -146,20 +150,22 @@ def _conditions(claim: Claim, study: Speedups, line: ArmSpeedup, table: list[Fai
         own_conditions=not (differs or not_stated or other),
         differs=differs,
         not_stated=not_stated,
-        forbidden=(
-            *study.forbidden,
-            # How many samples a second a machine does has nothing to do with what is learnt.
-            *(
-                [study.guard.untrained]
-                if study.guard and study.guard.untrained and claim.headline != "efficiency"
-                else []
-            ),
-            *(() if any_ddp else study.wrong),
-            *([bound.impossible] if bound.impossible else []),
-            *(why for arm in (study.against, line.arm) if (why := _no_native(claim, arm))),
-            *study.reasons(study.against, line.arm),
-            *unequal,
-        ),
+        forbidden=forbidden or _by_checks(claim, study, line.arm),
+    )
+
+
+def _by_checks(claim: Claim, study: Speedups, arm: Arm) -> tuple[str, ...]:
+    """Why the checks of the study forbid a verdict on this pair of arms."""
+    found = [
+        (check.name, label, check.forbids[label])
+        for check in study.checks
+        for label in dict.fromkeys((arm.label, study.against.label, *study.baselines))
+        if label in check.forbids
+    ]
+    # A claim that names its comparator needs no strong baseline.
+    named = "baseline strong" if study.against is not study.baseline else ""
+    return tuple(
+        f"{label}: {why}" for name, label, why in found if name != named and why != alone(claim.headline)
     )
 
 
@@ -205,9 +211,12 @@ def _differences(claimed: Mapping[str, object], here: Mapping[str, object]) -> t
 
 
 def _is(arm: Arm, name: str) -> bool:
-    """Whether an arm is what a claim calls `name`: by the study's name, its strategy, or its meaning."""
+    """Whether an arm is what a claim calls `name`: by the study's name, its strategy, or its meaning.
+
+    The name of a built-in strategy means that strategy, whatever the study calls its arms.
+    """
     run = arm.runs[0]
-    if run.role:
+    if run.role or not is_shipped(run.strategy_class, name):
         return False
     settings = run.config.get("strategy") or {}
     if name == "plain_mean":
@@ -230,77 +239,84 @@ def _no_native(claim: Claim, arm: Arm) -> str:
     return f"{arm.label} is not native: {idle}; one process a node is to use all its cores" if idle else ""
 
 
-# The measurement behind each headline of a claim: its verdict, and the measured value in words.
-Headline = Callable[[Hypothesis, Speedups, ArmSpeedup, Conditions], tuple[Verdict, str]]
+Value = Callable[[ArmSpeedup], Ratio | Estimate | None]
 
 
-def fixed_work(
-    claim: Hypothesis, study: Speedups, line: ArmSpeedup, conditions: Conditions
-) -> tuple[Verdict, str]:
+@dataclass(frozen=True, kw_only=True)
+class _Case:
+    """What a headline is judged by: the claim as the rules see it, and the arm's line of the study."""
+
+    claim: Hypothesis
+    study: Speedups
+    line: ArmSpeedup
+    conditions: Conditions
+
+    def family(self, of: Value) -> Family | None:
+        """The estimate `of` the line and those of all other arms; None where the line has none."""
+        own = of(self.line)
+        others = [of(each) for each in self.study.lines if each is not self.line]
+        return Family(own=own, others=[other for other in others if other is not None]) if own else None
+
+
+Made = tuple[Verdict, str]
+"""A verdict, and the measured value in words."""
+
+
+def fixed_work(case: _Case) -> Made:
     """Time of the complete schedule, together with a quality that is not inferior."""
-    time = _time(claim, _family(study, line, lambda each: each.fixed_work), conditions)
-    kept, points = no_loss(claim, study, line, conditions)
-    joined = quality.join(time, kept, quantifier=claim.quantifier)
-    return joined, f"{words.interval(line.fixed_work)} in time, {points}"
+    time = _time(case, lambda each: each.fixed_work)
+    kept, points = no_loss(case)
+    joined = quality.join(time, kept, quantifier=case.claim.quantifier)
+    return joined, f"{words.interval(case.line.fixed_work)} in time, {points}"
 
 
-def no_loss(
-    claim: Hypothesis, study: Speedups, line: ArmSpeedup, conditions: Conditions
-) -> tuple[Verdict, str]:
+def no_loss(case: _Case) -> Made:
     """Whether the final metric is no worse than the margin allows."""
-    family = _family(study, line, lambda each: each.quality)
-    made = quality.no_loss(claim, _ends(family), conditions, diverged=line.diverged, family=family)
+    line, family = case.line, case.family(lambda each: each.quality)
+    made = quality.no_loss(case.claim, _ends(family), case.conditions, diverged=line.diverged, family=family)
     return made, _points(line)
 
 
-def better(
-    claim: Hypothesis, study: Speedups, line: ArmSpeedup, conditions: Conditions
-) -> tuple[Verdict, str]:
+def better(case: _Case) -> Made:
     """Whether the final metric is better than two baselines differ by."""
-    return _better(claim, _family(study, line, lambda each: each.quality), study, line, conditions), _points(
-        line
-    )
+    return _better(case, lambda each: each.quality), _points(case.line)
 
 
-def time_to_target(
-    claim: Hypothesis, study: Speedups, line: ArmSpeedup, conditions: Conditions
-) -> tuple[Verdict, str]:
+def time_to_target(case: _Case) -> Made:
     """Time to the crossing of the target."""
-    made = _time(claim, _family(study, line, lambda each: each.to_target), conditions)
-    return made, f"{words.interval(line.to_target)} in time to target"
+    made = _time(case, lambda each: each.to_target)
+    return made, f"{words.interval(case.line.to_target)} in time to target"
 
 
-def efficiency(
-    claim: Hypothesis, study: Speedups, line: ArmSpeedup, conditions: Conditions
-) -> tuple[Verdict, str]:
+def efficiency(case: _Case) -> Made:
     """Samples per second of the runs that did all their work; fairness requires the same machines."""
-    family = _family(study, line, lambda each: speedups.rates(study.against, each.arm))
-    rates = speedups.rates(study.against, line.arm)
-    return _time(claim, family, conditions), f"{words.interval(rates)} in samples per second"
+
+    def rates(each: ArmSpeedup) -> Ratio | None:
+        return speedups.rates(case.study.against, each.arm)
+
+    return _time(case, rates), f"{words.interval(rates(case.line))} in samples per second"
 
 
-def quality_at_time(
-    claim: Hypothesis, study: Speedups, line: ArmSpeedup, conditions: Conditions
-) -> tuple[Verdict, str]:
+def quality_at_time(case: _Case) -> Made:
     """The metric of the last evaluation up to the comparator's median time of the whole schedule."""
-    spent = [run.train_s for run in study.against.complete if run.train_s]
+    against, arm = case.study.against, case.line.arm
+    spent = [run.train_s for run in against.complete if run.train_s]
     if not spent:
         return Verdict(word="no verdict", reasons=("no run of the comparator did all its work",)), ""
     limit_s = median(spent)
-    base = _points_at(study.against.counted, limit_s)
+    base = _points_at(against.counted, limit_s)
 
     def points_of(each: ArmSpeedup) -> Estimate | None:
-        return quality.difference(base, _points_at(each.arm.counted, limit_s), level=study.level)
+        return quality.difference(base, _points_at(each.arm.counted, limit_s), level=case.study.level)
 
-    points = points_of(line)
-    steps = speedups.rates(study.against, line.arm)
-    conditions = quality.at_equal_time(conditions, steps.interval if steps else None)
-    made = _better(claim, _family(study, line, points_of), study, line, conditions)
+    points, steps = points_of(case.line), speedups.rates(against, arm)
+    conditions = quality.at_equal_time(case.conditions, steps.interval if steps else None)
     text = f"{points.difference:+.2f} points" if points else "no difference"
-    return made, f"{text} at equal time, {words.interval(steps)} in time per sample"
+    measured = f"{text} at equal time, {words.interval(steps)} in time per sample"
+    return _better(replace(case, conditions=conditions), points_of), measured
 
 
-HEADLINES: dict[str, Headline] = {
+HEADLINES: dict[str, Callable[[_Case], Made]] = {
     "fixed_work": fixed_work,
     "time_to_target": time_to_target,
     "efficiency": efficiency,
@@ -309,30 +325,21 @@ HEADLINES: dict[str, Headline] = {
 }
 
 
-def _better(
-    claim: Hypothesis, family: Family | None, study: Speedups, line: ArmSpeedup, conditions: Conditions
-) -> Verdict:
+def _better(case: _Case, of: Value) -> Verdict:
+    family = case.family(of)
     return quality.better(
-        claim,
+        case.claim,
         _ends(family),
-        conditions,
-        fresh_difference=study.fresh_points,
-        diverged=line.diverged,
+        case.conditions,
+        fresh_difference=case.study.fresh_points,
+        diverged=case.line.diverged,
         family=family,
     )
 
 
-def _time(claim: Hypothesis, family: Family | None, conditions: Conditions) -> Verdict:
-    return verdict.ratio_verdict(claim, _ends(family), conditions, family=family)
-
-
-def _family(
-    study: Speedups, line: ArmSpeedup, of: Callable[[ArmSpeedup], Ratio | Estimate | None]
-) -> Family | None:
-    """The estimate `of` a line and of all other arms of the comparison; None where the line has none."""
-    own = of(line)
-    others = [of(each) for each in study.lines if each is not line]
-    return Family(own=own, others=[other for other in others if other is not None]) if own else None
+def _time(case: _Case, of: Value) -> Verdict:
+    family = case.family(of)
+    return verdict.ratio_verdict(case.claim, _ends(family), case.conditions, family=family)
 
 
 def _ends(family: Family | None) -> Interval | None:

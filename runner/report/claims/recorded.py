@@ -4,16 +4,16 @@
 names are those of docs/records.md.
 """
 
+import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from itertools import groupby
-from statistics import median
 from typing import Any
 
 from ...machine.cores import QUEUE_LIMIT, in_each_second
 from ...records.seed_ranges import trial_seeds
-from ..data.arms import Arm, Comparison, text
+from ..data.arms import text
 from ..data.load import Run, number, value_at
 
 
@@ -30,6 +30,21 @@ class Quantity:
     _: KW_ONLY
     real: bool = False
     complete: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """A measured number. Two sides differ where their medians are more than `apart` from each other.
+
+    `shown`: a median in words. A median above `most` forbids a verdict.
+    """
+
+    key: str
+    words: str
+    read: Callable[[Run], float | None]
+    apart: float
+    shown: Callable[[float], str]
+    most: float = math.inf
 
 
 def complete(run: Run) -> bool:
@@ -151,11 +166,6 @@ def _text(value: Any) -> str | None:
     return None if value is None else text(value)
 
 
-def _system(run: Run) -> str | None:
-    parts = [run.environment.get(name) for name in ("platform", "machine")]
-    return None if None in parts else ", ".join(str(part) for part in parts)
-
-
 def _variables(run: Run) -> str | None:
     variables = run.environment.get("variables")
     if not isinstance(variables, Mapping):
@@ -228,49 +238,16 @@ def modelled_speed(run: Run) -> tuple[float, str] | None:
     return None
 
 
-def _schema(run: Run) -> str | None:
-    versions = [part.get("schema_version") for part in (run.status, run.environment)]
-    return None if None in versions else " and ".join(str(version) for version in versions)
-
-
 def ranks_of(run: Run) -> list[Mapping[str, Any]]:
     """What each rank recorded of its place and device."""
     rows = run.environment.get("ranks")
     return [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
 
 
-def busy_reason(arm: Arm) -> str:
-    """Why the times of an arm are not valid: its ranks waited for a core; "" if not, or not recorded.
-
-    Judged is the median over the runs that count.
-    """
-    shares = _queued(arm.counted)
-    waited = median(shares) if shares else 0.0
-    if waited <= QUEUE_LIMIT:
-        return ""
-    return (
-        f"the machine was busy: the threads of a rank of {arm.label} stood ready without a core for "
-        f"{in_each_second(waited)}, all together; at most {QUEUE_LIMIT:g} s"
-    )
-
-
-def busy_warning(comparison: Comparison) -> str:
-    """The sentence about a comparison in which runs waited for cores; "" where every run had its cores."""
-    shares = _queued(run for run in comparison.runs if run.counted)
-    busy = [waited for waited in shares if waited > QUEUE_LIMIT]
-    if not busy:
-        return ""
-    return (
-        f"The machine was busy in {len(busy)} of {len(shares)} runs: the threads of a rank stood ready "
-        f"without a core for up to {in_each_second(max(busy))}, all together (at most {QUEUE_LIMIT:g} s for "
-        "a verdict, median over an arm's runs)."
-    )
-
-
-def _queued(runs: Iterable[Run]) -> list[float]:
-    """Run-queue seconds of the worst rank's threads together, per second of training; of runs with it."""
-    shares = (number(run.summary.get("run_queue_share")) for run in runs)
-    return [share for share in shares if share is not None]
+def threads_fit(run: Run) -> str | None:
+    """`4 threads on 2 cores`, of the host with most threads a core."""
+    most = most_threads(run)
+    return None if most is None else f"{most[0]} threads on {most[1]} cores"
 
 
 def _data_files(run: Run) -> str | None:
@@ -295,12 +272,14 @@ QUANTITIES = (
     Quantity("arithmetic.flags", "flags of arithmetic (TF32, ...)", _of("environment", "arithmetic")),
     Quantity("hardware.node_speed", "modelled speed of all ranks of a node", node_speed),
     Quantity("hardware.hosts", "nodes", lambda run: ", ".join(hosts(run)) or None, real=True),
-    Quantity("hardware.system", "system", _system, real=True),
+    Quantity("hardware.system", "system", _of("environment", "platform"), real=True),
+    Quantity("hardware.machine", "processor", _of("environment", "machine"), real=True),
     Quantity("hardware.devices", "devices", _of_ranks("device"), real=True),
     Quantity("hardware.models", "models of the devices", _of_ranks("device_model"), real=True),
     Quantity("hardware.cores", "usable cores of rank 0", _of("environment", "cores"), real=True),
     Quantity("threads.per_rank", "threads of each rank", _of_ranks("threads", counted=True), real=True),
     Quantity("threads.affinity", "cores of each rank", _of_ranks("cores", counted=True), real=True),
+    Quantity("threads.fit", "threads over the cores of a machine", threads_fit, real=True),
     Quantity("transport.backend", "backend", _of("environment", "backend")),
     Quantity("transport.variables", "variables of libraries", _variables, real=True),
     Quantity("transport.network", "who made the links", _network, real=True),
@@ -310,6 +289,44 @@ QUANTITIES = (
     Quantity("code.commit", "commit", _of("environment", "commit")),
     Quantity("code.changes", "local changes, hash", _changes),
     Quantity("rules.version", "rules of measuring", _of("environment", "rules_version")),
-    Quantity("rules.schema", "schemas of the records", _schema),
+    Quantity("rules.schema", "schemas of the records", _of("environment", "schema_version")),
     Quantity("rules.clock", "clock", lambda run: None if run.world == "unknown" else run.world),
 )
+
+MEASURED = (
+    Measured(
+        key="data.cached",
+        words="share of the data set's files in the page cache at the start",
+        read=lambda run: number(run.start.still_cached),
+        apart=0.1,
+        shown=lambda share: f"{share:.0%}",
+    ),
+    Measured(
+        key="hardware.queue",
+        words="time that the threads of a rank stood ready without a core (busy machine)",
+        read=lambda run: number(run.summary.get("run_queue_share")),
+        apart=QUEUE_LIMIT,
+        shown=in_each_second,
+        most=QUEUE_LIMIT,
+    ),
+)
+KEY_WORDS = {
+    "seed": "seeds",
+    "execution.order": "order of the runs",
+    "threads.fit": "threads and cores",
+    "cluster.links.inter.rate_gbit": "rate of the links between nodes (Gbit/s)",
+    "cluster.links.intra.rate_gbit": "rate of the links inside nodes (Gbit/s)",
+    "cluster.device.tflops": "speed of the modelled devices (Tflop/s)",
+    "cluster.device.samples_per_second": "speed of the modelled devices (samples/s)",
+    "cluster.ranks_per_node": "number of ranks on each node",
+    "optimizer._target_": "optimizer",
+    "optimizer.lr": "learning rate",
+    "optimizer.weight_decay": "weight decay",
+    "schedule.warmup_epochs": "warm-up (epochs)",
+    "train.epochs": "number of epochs",
+    "train.global_batch_size": "global batch size",
+    "train.target": "target",
+    "train.stop": "stop rule",
+    "train.eval_every_samples": "number of samples between evaluations",
+}
+"""What keys of the configuration and of the table are called in sentences."""

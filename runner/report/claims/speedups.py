@@ -6,7 +6,7 @@ Source: docs/method.md, "Statistics of ratios" and "Noise floor".
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -22,10 +22,11 @@ from ..statistics.slow_runs import typical
 from ..statistics.verdict import Bound
 from ..statistics.welch import FEWEST_RUNS, Estimate, Ratio, Times, exponential, holm, welch, with_pairs
 from ..target import baseline_of, budget_s, study_of, way
-from . import recorded
 from .bounds import bound_of, ceiling_of
 from .convergence_points import ConvergenceCheck, Reference, check_convergence
+from .fairness import FairnessRow, fairness
 
+NOISE_ROLES = ("same_seeds", "fresh_seeds", "placebo")  # `study.role` of arms that show the noise
 WORK = ("time of all work", "time to target")  # what `ratios` and `floors` are of
 EQUAL = 1e-4  # relative: metrics of one trajectory differ by the rounding of sums in another order
 
@@ -61,6 +62,7 @@ class Speedups:
     `against` is the baseline unless a claim names another arm; floors and bound are the baseline's. `bound`:
     what no arm can exceed. `fixed_floor`, `target_floor`: noise floors of the two headlines. `fresh_points`:
     of the final accuracy. `budget_s`: see `target.budget_s`. `forbidden`: why no arm gets a verdict.
+    `ledgers`: by label, the fairness table of each other arm with `against`, second baselines included.
     `faster`: other arms of ddp that beat the baseline, `wrong`: that it is not the better of them. `guard`:
     the check against stored samples to target; None without a target. `checks`: the strip of page one, see
     `checks/all_checks.py`.
@@ -80,6 +82,7 @@ class Speedups:
     faster: tuple[Arm, ...]
     wrong: tuple[str, ...]
     guard: ConvergenceCheck | None
+    ledgers: Mapping[str, list[FairnessRow]]
     checks: tuple[Check, ...] = ()
 
     def not_comparable(self, arm: Arm) -> str:
@@ -88,14 +91,19 @@ class Speedups:
         return next((c.forbids[name] for c in self.checks for name in labels if name in c.forbids), "")
 
     @property
+    def baselines(self) -> list[str]:
+        """Labels of the baseline and of the second ones, which give the noise that every verdict rests on."""
+        roles = [arm.label for arm in self.comparison.arms if arm.runs[0].role in NOISE_ROLES]
+        return [self.baseline.label, *roles]
+
+    @property
     def exploratory(self) -> str:
         """Why the verdicts are exploratory, in one sentence; "" if they are not."""
         return next((check.exploratory for check in self.checks if check.exploratory), "")
 
     def reasons(self, *arms: Arm) -> tuple[str, ...]:
-        """Why there is no verdict between these arms, independent of their numbers."""
-        reasons = self.guard.reasons(*arms) if self.guard else ()
-        return (*reasons, *(busy for arm in arms if (busy := recorded.busy_reason(arm))))
+        """Why the guard allows no verdict between these arms, independent of their numbers."""
+        return self.guard.reasons(*arms) if self.guard else ()
 
     def ceiling(self, arm: Arm, *, to_target: bool = False) -> Bound:
         """What `arm` cannot exceed by its own schedule, in all work or up to the target."""
@@ -117,7 +125,8 @@ class Speedups:
         others = _others(self.comparison, comparator)
         if not _enough([comparator]) or not _enough(others):
             return None
-        return replace(self, against=comparator, lines=_lines(comparator, others, self.budget_s))
+        lines = _lines(comparator, others, self.budget_s)
+        return replace(self, against=comparator, lines=lines, ledgers=_ledgers(comparator, others))
 
 
 def all_speedups(comparisons: Iterable[Comparison], references: Sequence[Reference] = ()) -> list[Speedups]:
@@ -136,8 +145,7 @@ def speedups_of(comparison: Comparison, references: Sequence[Reference] = ()) ->
         return None
     others, budget = _others(comparison, baseline), budget_s(comparison)
     same_seeds, fresh_seeds, placebos = (
-        next((arm for arm in comparison.arms if arm.runs[0].role == role), None)
-        for role in ("same_seeds", "fresh_seeds", "placebo")
+        next((arm for arm in comparison.arms if arm.runs[0].role == role), None) for role in NOISE_ROLES
     )
     if not _enough([baseline]) or not _enough([*others, *([placebos] if placebos else [])]):
         return None
@@ -180,7 +188,12 @@ def speedups_of(comparison: Comparison, references: Sequence[Reference] = ()) ->
         faster=tuple(arm for arm in others if any(arm is other for other, _ in faster)),
         wrong=tuple(f"wrong baseline: {arm.label} is faster in {words}" for arm, words in faster),
         guard=guard,
+        ledgers=_ledgers(baseline, comparison.arms),
     )
+
+
+def _ledgers(comparator: Arm, arms: Iterable[Arm]) -> dict[str, list[FairnessRow]]:
+    return {arm.label: fairness(comparator.runs, arm.runs) for arm in arms if arm is not comparator}
 
 
 def ratios(line: ArmSpeedup) -> tuple[Ratio | None, Ratio | None]:

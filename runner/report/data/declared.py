@@ -5,14 +5,26 @@ Reports need no torch, so they import no strategy, model or data set.
 
 import ast
 import importlib.util
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ... import PACKAGE as _ROOT
+from ...records.trees import below, load_yaml
 
 PACKAGE = "daso_bench"
 DEFAULT = ("strategy",)
+MAY_DIFFER: Mapping[str, str] = {
+    "strategy": "the keys of the strategy are what is compared",
+    "data.order": "ranks that draw samples by themselves share no order (lasgd)",
+    "data.samples": "ranks that draw samples by themselves end at a step of their own (lasgd)",
+    "data.local_batch": "shares of a batch may follow the speeds of the devices (heterogeneous)",
+    "evaluation.mode": "a strategy that rarely or never synchronises is judged from copies",
+    "evaluation.count": "a strategy that rarely or never synchronises is judged at its own sync points",
+}
+"""Everything that a strategy may declare in `may_differ`, with the reason. The project owns this list: a
+strategy of one's own that declares more gets no verdict."""
 CLASSIFICATION = "classification"
 
 
@@ -25,6 +37,26 @@ def may_differ(target: str) -> tuple[str, ...]:
     keys = _declared(target, "may_differ")
     plain = isinstance(keys, tuple | list) and all(isinstance(key, str) for key in keys)
     return tuple(keys) if plain else DEFAULT
+
+
+def too_much(target: str) -> tuple[str, ...]:
+    """What the class that `target` names declares in `may_differ` beyond `MAY_DIFFER`."""
+    return tuple(key for key in may_differ(target) if not below(key, MAY_DIFFER))
+
+
+def is_shipped(target: str, name: str) -> bool:
+    """Whether `target` lies in the module of the built-in strategy `name`; True if none has that name."""
+    module = _module_of(name)
+    return not module or target.rpartition(".")[0] == module
+
+
+@cache
+def _module_of(name: str) -> str:
+    """Module of the built-in strategy that is typed `strategy=name`; "" if there is none."""
+    file = _ROOT / "conf" / "strategy" / f"{name}.yaml"
+    if not name or not file.is_file():
+        return ""
+    return str(load_yaml(file.read_text(encoding="utf-8"))["_target_"]).rpartition(".")[0]
 
 
 def task_of(target: str) -> str:

@@ -79,6 +79,11 @@ class Run:
         return self.name("strategy")
 
     @property
+    def strategy_class(self) -> str:
+        """The dotted path of its class; "" where the configuration is lost."""
+        return str(value_at(self.config, "strategy", "_target_") or "")
+
+    @property
     def world(self) -> str:
         """The launcher, "local" or "simulated"; from environment.json if config.yaml is lost.
 

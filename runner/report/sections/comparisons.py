@@ -7,7 +7,7 @@ from typing import Any
 
 from ...config.cluster import compared_words
 from .. import simulation_errors, words
-from ..claims import core_efficiency, recorded
+from ..claims import core_efficiency
 from ..data.arms import Arm, Comparison, common_settings, own_settings, shown
 from ..data.load import Run
 from ..data.means import bytes_mean, final_mean, rate_mean, target_mean, train_mean
@@ -63,7 +63,7 @@ def _cluster(run: Run) -> str:
 
 def warnings_of(everything: Comparison) -> list[str]:
     """What makes the arms of a comparison less than comparable, those that stand apart included."""
-    warnings = [recorded.busy_warning(everything), core_efficiency.warning(everything)]
+    warnings = [core_efficiency.warning(everything)]
     comparison = shown(everything)
     train = [run.config.get("train") or {} for run in comparison.runs]
     intervals = {str(t.get("eval_every_samples")) for t in train}

@@ -44,7 +44,11 @@ Claims of which an arm is here, and which were not compared:
 {% endfor %}
 </table>
 </div>
-<h3 class="apart">Was it fair?</h3>
+</section>
+{% endif %}
+{% if section.fairness %}
+<section id="fairness">
+<h2>Was it fair?</h2>
 <p class="soft">What both sides of a comparison must have in common, from their records:
 <a href="fairness.csv">fairness.csv</a> has every line. A difference that is not the strategy's own forbids a
 verdict.</p>
@@ -62,8 +66,8 @@ verdict.</p>
 {% for row in table if row.equal is not sameas true or row.wrong %}
 <tr><td>{{ row.quantity }}</td><td class="text settings-of">{{ row.baseline }}</td>
 <td class="text settings-of">{{ row.arm }}</td><td class="text{{ ' bad' if row.forbids }}">
-{%- if row.equal is none %}not recorded{% elif row.own %}its own
-{%- elif row.wrong %}{{ row.wrong }}{% else %}no{% endif -%}
+{%- if row.forbids %}{{ row.sentence }}{% elif row.equal is none %}not recorded
+{%- else %}its own{% endif -%}
 </td></tr>
 {% endfor %}
 </tbody></table></div>
@@ -100,9 +104,14 @@ equal on both sides.</p>
     @property
     def fairness(self) -> dict[str, list[FairnessRow]]:
         """The fairness table of each pair of arms."""
-        tables = fairness_tables(self.compared).items()
-        return {f"{arm} against {other} ({where})": table for (where, other, arm), table in tables}
+        return {
+            f"{arm} against {other} ({where})": table for (where, other, arm), table in self._tables.items()
+        }
+
+    @cached_property
+    def _tables(self) -> dict[tuple[str, str, str], list[FairnessRow]]:
+        return fairness_tables(self.results.speedups, self.compared)
 
     def tables(self) -> dict[str, Rows]:
         """`claims`: a row per claim, arm and comparison; `fairness`: a row per line of each ledger."""
-        return with_rows(claims=claim_rows(self.compared), fairness=fairness_rows(self.compared))
+        return with_rows(claims=claim_rows(self.compared), fairness=fairness_rows(self._tables))

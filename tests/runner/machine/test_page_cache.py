@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from daso_bench.runner.machine import page_cache
-from daso_bench.runner.machine.page_cache import cached, drop, read_in, remark
+from daso_bench.runner.machine.page_cache import cached, cached_of_many, drop, read_in, remark
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="the system does not tell")
 MEMORY = Path("/dev/shm")
@@ -39,6 +39,19 @@ def test_a_large_file_is_looked_at_in_parts(file: Path, monkeypatch: pytest.Monk
         opened.seek(2 * 2**20)
         opened.read(77)
     assert cached(file) == pytest.approx(1 / 513)
+
+
+def test_of_many_files_some_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"{number}.bin" for number in range(8)]
+    for number, name in enumerate(names):
+        (tmp_path / name).write_bytes(bytes(8192))
+        if number < 2:
+            assert drop(tmp_path / name) == 0
+    assert cached_of_many(tmp_path, names) == 0.75
+    assert cached_of_many(tmp_path, [*names, "gone.bin"]) == 0.75
+    assert cached_of_many(tmp_path, []) is None
+    monkeypatch.setattr(page_cache, "SAMPLED_FILES", 2)
+    assert cached_of_many(tmp_path, names) == 0.5, "files 0 and 4"
 
 
 @pytest.mark.skipif(not MEMORY.is_dir(), reason="no file system in memory")

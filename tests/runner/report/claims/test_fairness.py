@@ -3,13 +3,23 @@
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from sharing import target_of
 
-from daso_bench.runner.report.claims.fairness import NOT_RECORDED, FairnessRow, fairness, forbidding
+from daso_bench.runner.records.rows import StartRow
+from daso_bench.runner.report.claims.fairness import (
+    NOT_RECORDED,
+    FairnessRow,
+    by_design,
+    fairness,
+    forbidding,
+    in_words,
+    spread,
+)
 from daso_bench.runner.report.data.load import Run
 
 SEEDS = (0, 1, 2)
@@ -35,9 +45,13 @@ environment:
   packages: {torch: 2.14.1, numpy: "2.1"}, commit: abc, dirty: null, cores: 4, platform: Linux-6,
   machine: x86_64, backend: gloo, world: local, variables: {OMP_NUM_THREADS: "1", MKL_NUM_THREADS: null}}
 status: {schema_version: 1, status: finished, timing: {valid: true, reasons: []}}
-summary: {samples: 13788, parameters: 9930, left_out_samples: 0, train_s: 80.0, strategy: {}}
+summary: {samples: 13788, parameters: 9930, left_out_samples: 0, train_s: 80.0, strategy: {},
+  run_queue_share: 0.002}
 evaluation: {split: test, count: 360, mode: inline, accuracy: 0.9, train_s: 40.0, samples: 6894}
 """
+
+
+_RECORDED: dict[str, Any] = yaml.safe_load(RECORDS)
 
 
 def ranks_of(threads: int, host: str = "box", device: str = "cpu") -> list[dict[str, Any]]:
@@ -52,14 +66,15 @@ def ranks_of(threads: int, host: str = "box", device: str = "cpu") -> list[dict[
 def a_run(strategy: str, seed: int, place: int, **changes: Any) -> Run:
     """The run of `RECORDS` with this strategy and seed, started as the `place`-th.
 
-    `changes`: paths below config, environment, status, summary or evaluation, `__` between names, and the new
-    value; None is a missing one.
+    `changes`: paths below config, environment, status, start, summary or evaluation, `__` between names, and
+    the new value; None is a missing one.
     """
-    parts: dict[str, Any] = yaml.safe_load(RECORDS)
+    parts: dict[str, Any] = copy.deepcopy(_RECORDED)
     parts["config"] |= {"strategy": {"_target_": target_of(strategy)}, "seed": seed}
     parts["config"]["train"]["eval_phase"] = 0.1 * seed
     parts["config"]["run"]["id"] = f"{strategy}-small_cnn-digits-s{seed}-0"
     parts["environment"]["ranks"] = ranks_of(1)
+    parts["start"] = {"still_cached": 0.99 - 0.01 * (seed % 10)}
     times = {"started_unix": 100.0 * place, "ended_unix": 100.0 * place + 90}
     parts["status"]["attempts"] = [{"number": 1, **times}]
     parts["summary"]["digests"] = {"initial_weights": f"w{seed}", "first_batches": f"b{seed}"}
@@ -80,6 +95,7 @@ def a_run(strategy: str, seed: int, place: int, **changes: Any) -> Run:
         rank_rows=[],
         replaced_rows=0,
         damage=[],
+        start=StartRow.read(parts["start"]),
     )
 
 
@@ -117,6 +133,11 @@ def keys(rows: Sequence[FairnessRow]) -> set[str]:
 def row_of(table: list[FairnessRow], key: str) -> FairnessRow:
     (found,) = [row for row in table if row.key == key]
     return found
+
+
+def efficient(baseline: list[Run], arm: list[Run]) -> list[FairnessRow]:
+    """The table for a claim about computing efficiency."""
+    return by_design(fairness(baseline, arm), "efficiency")
 
 
 LASGD_OWN = {
@@ -212,6 +233,22 @@ FAIR: dict[str, Arms] = {
         own={"environment__ranks": [], "environment__platform": "Other", "environment__cores": 1},
     ),
     "one run each": arms(seeds=[3]),
+    "the first run of all found no page in the cache": arms(
+        base=lambda seed: {"start__still_cached": 0.0 if seed == 0 else 1.0}
+    ),
+    "both read cold files": arms(both={"start__still_cached": 0.0}),
+    "data in memory": arms(both={"start__still_cached": None}),
+    "one run of an arm waited for a core": arms(
+        own=lambda seed: {"summary__run_queue_share": 0.3 if seed == 1 else 0.004}
+    ),
+    "a few swaps in a shuffled order": started("AbAbbAAb"),
+    "runs at the same time": arms(
+        both={"status__attempts": [{"number": 1, "started_unix": 5.0, "ended_unix": 90.0}]}
+    ),
+    "named like its own strategy": arms("daso", own={"config__study__arm": "daso"}),
+    "a plug-in of its own name": arms(
+        own={"config__strategy": {"_target_": "mine.Mine", "name": "mine"}, "config__study__arm": "mine"}
+    ),
     "each first in turn": started("AbbAAb"),
     "one always first": started("AbAbAb"),
     "a second baseline with fresh seeds": second_baseline(
@@ -269,6 +306,15 @@ CHANGED: list[tuple[str, Any, str]] = [
     ("environment__commit", "def", "code.commit"),
     ("environment__dirty", "12ab", "code.changes"),
     ("environment__rules_version", "1.0", "rules.version"),
+    ("environment__python", "3.13.1", "versions.python"),
+    ("config__train__eval_every_samples", 100, "train.eval_every_samples"),
+    ("config__launcher__loader_workers", 4, "launcher.loader_workers"),
+    ("config__cluster__device", {"tflops": 60}, "cluster.device.tflops hardware.node_speed"),
+    ("config__study__arm", "lasgd", "strategy"),
+    ("start__still_cached", 0.03, "data.cached"),
+    ("start__still_cached", None, "data.cached"),
+    ("summary__run_queue_share", 0.09, "hardware.queue"),
+    ("summary__run_queue_share", None, "hardware.queue"),
 ]
 UNFAIR: dict[str, tuple[Arms, str]] = {
     "more epochs": (
@@ -331,6 +377,17 @@ UNFAIR: dict[str, tuple[Arms, str]] = {
     "other clock": (arms(own=VIRTUAL), "launcher.name rules.clock"),
     "all of one arm, then all of the other": (started("AAAbbb"), "execution.order"),
     "all of the other arm first": (started("bbAA"), "execution.order"),
+    "nearly all of one arm, then the other": (started("AAAAbAbbbb"), "execution.order"),
+    "the baseline beside other work": (arms(base={"summary__run_queue_share": 0.4}), "hardware.queue"),
+    "the baseline reads cold files": (arms(base={"start__still_cached": 0.0}), "data.cached"),
+    "a link 25 times as fast and another learning rate": (
+        arms(
+            "hsgd",
+            base={"config__cluster__links": {"inter": {"rate_gbit": 1}}},
+            own={"config__cluster__links": {"inter": {"rate_gbit": 25}}, "config__optimizer__lr": 0.1},
+        ),
+        "cluster.links.inter.rate_gbit optimizer.lr",
+    ),
     "more threads than cores on both sides": (arms(both={"environment__cores": 2}), "threads.fit"),
     "an environment lost": (
         arms(own={"environment__ranks": [], "environment__commit": None, "environment__python": None}),
@@ -367,6 +424,7 @@ def test_what_nobody_has_recorded_is_shown_and_not_taken_for_equal() -> None:
     assert {"model.initial", "data.order", "tuning", "arithmetic.flags", "hardware.models"} == keys(
         [row for row in table if row.equal is None]
     )
+    assert row_of(fairness(*FAIR["data in memory"]), "data.cached").baseline == NOT_RECORDED
 
 
 def test_what_some_runs_of_both_sides_lack_is_not_equal_either() -> None:
@@ -391,6 +449,8 @@ def test_the_order_of_runs_is_shown_by_places_in_time() -> None:
     assert (row.baseline, row.arm, row.equal) == ("1, 4, 5", "2, 3, 6", True)
     wrong = row_of(fairness(*started("AAAbbb")), "execution.order").wrong
     assert wrong == "all of the baseline's runs came first: interleave them (one sweep does)"
+    wrong = row_of(fairness(*started("AAAAbAbbbb")), "execution.order").wrong
+    assert wrong.startswith("nearly all of the baseline's runs came first")
     unknown = row_of(fairness(*arms(both={"status__attempts": []})), "execution.order")
     assert (unknown.baseline, unknown.equal) == (NOT_RECORDED, None)
 
@@ -411,10 +471,8 @@ def test_one_modelled_process_a_node_may_be_as_fast_as_all_the_others_ranks_toge
 
     assert "cluster.device.tflops" in keys(forbidding(fairness(*pair(0.96))))
     assert "hardware.node_speed" not in keys(forbidding(fairness(*pair(0.96))))
-    assert not {"cluster.device.tflops", "hardware.node_speed"} & keys(
-        forbidding(fairness(*pair(0.96), headline="efficiency"))
-    )
-    slower = fairness(*pair(0.5), headline="efficiency")
+    assert not {"cluster.device.tflops", "hardware.node_speed"} & keys(forbidding(efficient(*pair(0.96))))
+    slower = efficient(*pair(0.5))
     row = row_of(slower, "hardware.node_speed")
     assert (row.baseline, row.arm, row.forbids) == ("0.5 Tflop/s", "0.96 Tflop/s", True)
 
@@ -436,12 +494,12 @@ def test_the_arms_of_an_efficiency_differ_in_ranks_and_threads_but_not_in_the_ma
         *("cluster.ranks_per_node", "launcher.threads_per_rank", "data.local_batch"),
         *("threads.per_rank", "threads.affinity"),
     }
-    assert forbidding(fairness(*asked, headline="efficiency")) == []
+    assert forbidding(efficient(*asked)) == []
     fewer = arms("hsgd", base=lambda seed: native(seed) | {"environment__ranks": ranks_of(1)[:2]})
     assert row_of(fairness(*fewer), "threads.fit").forbids
-    assert not row_of(fairness(*fewer, headline="efficiency"), "threads.fit").forbids
+    assert not row_of(efficient(*fewer), "threads.fit").forbids
     elsewhere = arms("hsgd", base=native, own={"environment__cores": 8})
-    assert keys(forbidding(fairness(*elsewhere, headline="efficiency"))) == {"hardware.cores"}
+    assert keys(forbidding(efficient(*elsewhere))) == {"hardware.cores"}
 
 
 def test_uneven_and_even_splits_are_told_rank_by_rank() -> None:
@@ -496,3 +554,86 @@ def test_an_evaluation_without_its_mode_is_not_recorded() -> None:
         del run.evaluations[3]["mode"]
     row = row_of(fairness(baseline, arm), "evaluation.mode")
     assert (row.baseline, row.equal) == (NOT_RECORDED, None)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"config__optimizer__lr": 0.1}, "other learning rate: 0.1 instead of 0.05"),
+        (
+            {
+                "environment__packages": {
+                    "torch": "2.9.0",
+                    "numpy": "2.1",
+                    "a": "a very long version, as there are",
+                }
+            },
+            "other packages: torch: 2.9.0, a: a very long version, as there … instead of torch: 2.14.1",
+        ),
+        ({"environment__commit": None, "environment__dirty": None}, "commit: recorded on one side alone"),
+        ({"start__still_cached": 0.04}, "page cache at the start: 4% instead of 98%"),
+        (
+            {"summary__run_queue_share": 0.5},
+            "(busy machine): 0.5 s in each second of training, at most 0.01 s in each second of training",
+        ),
+        ({"config__study__arm": "lasgd"}, "strategy: named like another strategy: lasgd is daso"),
+    ],
+)
+def test_what_is_unequal_is_a_sentence(change: Change, sentence: str) -> None:
+    words = in_words(fairness(*arms(own=change)))
+    assert sentence in words
+    assert words.startswith("1 unequal thing: ") is ("environment__commit" not in change)
+
+
+def test_of_many_unequal_things_the_number_and_the_two_worst_are_given() -> None:
+    change: Change = {
+        "config__optimizer__lr": 0.1,
+        "config__train__target": 0.8,
+        "environment__commit": "def",
+    }
+    found = fairness(*arms(own=change))
+    worst = "other learning rate: 0.1 instead of 0.05; other target: 0.8 instead of 0.9"
+    assert in_words(found) == f"3 unequal things: {worst}; and 1 more"
+    assert in_words(found, most=0) == "3 unequal things"
+    assert in_words(fairness(*arms())) == ""
+
+
+def test_the_baselines_own_runs_are_compared_with_each_other() -> None:
+    baseline, _ = arms(base=lambda seed: {"environment__commit": "old" if seed == 2 else "new"})
+    assert spread(baseline) == ["commit: new (2 runs), old (1 run)"]
+    assert spread(arms()[0]) == []
+    hosts, _ = arms(base=lambda seed: {"environment__ranks": ranks_of(1, host=f"h{seed}")})
+    assert spread(hosts) == ["nodes: h0 (1 run), h1 (1 run), h2 (1 run)"]
+    for run in hosts:
+        run.config["launcher"]["name"] = "simulated"
+    assert spread(hosts) == [], "no machine matters to a virtual clock"
+
+
+PLUG_IN = """
+class Mine:
+    may_differ = {may_differ}
+"""
+
+
+@pytest.mark.parametrize(
+    ("may_differ", "forbids"),
+    [
+        ("('strategy', 'train', 'optimizer', 'cluster')", True),
+        ("('strategy', 'data')", True),  # a beginning of what is allowed is more than is allowed
+        ("('strategy', 'evaluation.mode', 'strategy.period')", False),
+        ("('strategy',)", False),
+    ],
+)
+def test_a_plug_in_may_not_differ_in_more_than_the_projects_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, may_differ: str, forbids: bool
+) -> None:
+    name = f"plug_in_{abs(hash(may_differ))}"
+    (tmp_path / f"{name}.py").write_text(PLUG_IN.format(may_differ=may_differ))
+    monkeypatch.syspath_prepend(tmp_path)
+    target: Change = {"config__strategy": {"_target_": f"{name}.Mine"}}
+    found = fairness(*arms(own=target))
+    assert keys(forbidding(found)) == ({"strategy"} if forbids else set())
+    assert "Mine declares that strategy" not in in_words(found), "that is allowed"
+    assert ("Mine declares that" in in_words(found)) is forbids
+    unequal = fairness(*arms(own=target | {"config__optimizer__lr": 0.1}))
+    assert "optimizer.lr" in keys(forbidding(unequal)), "whatever the plug-in declares"

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 from sharing import there
-from test_speedups import ARM, BASE, Make, comparisons_of, runs_of, study
+from test_speedups import ARM, BASE, Make, answered, comparisons_of, runs_of, study
 
 from daso_bench.runner.report.build import report
-from daso_bench.runner.report.claims.claim_tables import fairness_rows
+from daso_bench.runner.report.checks.check import Check
+from daso_bench.runner.report.claims.claim_tables import fairness_rows, fairness_tables
 from daso_bench.runner.report.claims.judge import NO_ARM, JudgedClaim, judge
 from daso_bench.runner.report.claims.paper_claims import StatedConditions, load
 from daso_bench.runner.report.claims.speedups import all_speedups
@@ -72,11 +73,13 @@ def test_an_unfair_comparison_gets_no_verdict_and_says_why(make_run: Make, tmp_p
     runs_of(make_run, tmp_path, "daso", ARM, train={"global_batch_size": 128})
     found = only(tmp_path)
     assert found.verdict.word == "no verdict"
-    assert any(
-        reason.startswith("not equal: train.global_batch_size (64; 128") for reason in found.verdict.reasons
+    assert found.verdict.reasons[0] == (
+        "2 unequal things: other global batch size: 128 instead of 64; "
+        "other samples of each rank in a step: 32 x 4 instead of 16 x 4"
     )
-    (row,) = [row for row in fairness_rows([found]) if row["quantity"] == "train.global_batch_size"]
-    assert row["forbids_a_verdict"] is True
+    rows = fairness_rows(fairness_tables([answered(tmp_path)], [found]))
+    assert [row["arm"] for row in rows if row["forbids_a_verdict"]] == ["daso", "daso"]
+    assert {row["arm"] for row in rows} == {"daso", "ddp same_seeds", "ddp fresh_seeds"}, "claimed or not"
 
 
 def told(root: Path, name: str) -> str:
@@ -93,18 +96,15 @@ def test_a_claim_whose_arm_is_here_is_not_called_one_that_no_arm_is_about(make_r
     study(make_run, tmp_path)
     assert told(tmp_path, "lasgd_time_gossip") == NO_ARM
     runs_of(make_run, tmp_path, "lasgd", (80,) * 5)
-    assert told(tmp_path, "lasgd_time_gossip") == "no sgp was run beside lasgd"
+    assert told(tmp_path, "lasgd_time_gossip") == (
+        "a ratio needs 3 runs each of lasgd, sgp and a baseline (ddp or study.baseline) in one comparison"
+    )
     assert told(tmp_path, "hsgd_efficiency") == NO_ARM
 
 
 def test_without_runs_enough_of_a_baseline_it_is_said_so(make_run: Make, tmp_path: Path):
     study(make_run, tmp_path, base=BASE[:2], clock=None, fresh=None)
-    assert told(tmp_path, "daso_time") == "2 runs of ddp, a ratio needs 3"
-    for name in ("lasgd", "sgp"):
-        runs_of(make_run, tmp_path, name, (120,) * 3)
-    assert told(tmp_path, "lasgd_time_gossip") == (
-        "no baseline of 3 runs, ddp or study.baseline, beside lasgd and sgp"
-    )
+    assert told(tmp_path, "daso_time").startswith("a ratio needs 3 runs each of daso, ddp and a baseline")
 
 
 def test_another_comparator_than_the_baseline_is_taken_and_the_baseline_too(make_run: Make, tmp_path: Path):
@@ -160,7 +160,7 @@ def test_the_page_and_the_tables_tell_the_verdicts(make_run: Make, tmp_path: Pat
     (nobody,) = [line for line in page.splitlines() if "Claims that no arm here is about" in line]
     assert "hsgd_efficiency" in nobody
     assert "lasgd_time_gossip" not in nobody
-    assert "lasgd_time_gossip (no sgp was run beside lasgd)" in page
+    assert "lasgd_time_gossip (a ratio needs 3 runs each of lasgd, sgp and" in page
 
 
 def test_the_command_prints_every_claim(make_run: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -170,3 +170,28 @@ def test_the_command_prints_every_claim(make_run: Make, tmp_path: Path, capsys: 
     for claim in load():
         assert claim.id in said
     assert "Noise floor" in said
+
+
+def judged_with(root: Path, **check: object) -> JudgedClaim:
+    """The verdict on `daso_time` where a check of the study says `check`."""
+    (found,) = all_speedups(comparisons_of(root))
+    said = Check(name="noise", level="amber", sentence="", **check)  # pyright: ignore[reportArgumentType]
+    (judged,) = judge(
+        [claim for claim in load() if claim.id == "daso_time"], [replace(found, checks=(said,))]
+    )
+    return judged
+
+
+@pytest.mark.parametrize("label", ["daso", "ddp", "ddp fresh_seeds"])
+def test_whatever_a_check_forbids_gets_no_verdict_for_that_reason(make_run: Make, tmp_path: Path, label: str):
+    study(make_run, tmp_path, arm=FAST, fresh=1.0, exposed=0.5)
+    found = judged_with(tmp_path, forbids={label: "files were copied"})
+    assert (found.verdict.word, found.verdict.reasons[0]) == ("no verdict", f"{label}: files were copied")
+    assert judged_with(tmp_path, forbids={"hsgd": "files were copied"}).verdict.word == "reproduced"
+
+
+def test_verdicts_of_a_study_that_was_not_planned_are_exploratory(make_run: Make, tmp_path: Path):
+    study(make_run, tmp_path, arm=FAST, fresh=1.0, exposed=0.5)
+    found = judged_with(tmp_path, exploratory="two seeds were added later")
+    assert found.verdict.word == "reproduced"
+    assert "exploratory: two seeds were added later" in found.verdict.remarks

@@ -9,7 +9,14 @@ from sharing import target_of
 
 from daso_bench.runner.config.groups import entries
 from daso_bench.runner.report.claims import recorded
-from daso_bench.runner.report.data.declared import DEFAULT, may_differ, task_of
+from daso_bench.runner.report.data.declared import (
+    DEFAULT,
+    MAY_DIFFER,
+    is_shipped,
+    may_differ,
+    task_of,
+    too_much,
+)
 
 NAMES = list(entries("strategy"))
 
@@ -43,6 +50,19 @@ def test_a_strategy_may_differ_in_what_the_ledger_knows(name: str) -> None:
     known = {"strategy", *(one.key for one in recorded.QUANTITIES)}
     assert set(may_differ(target_of(name))) <= known
     assert "strategy" in may_differ(target_of(name))
+
+
+def test_the_list_of_what_may_differ_is_what_our_strategies_declare() -> None:
+    assert {key for name in NAMES for key in may_differ(target_of(name))} == set(MAY_DIFFER)
+    assert all(MAY_DIFFER.values()), "each with its reason"
+    assert not any(too_much(target_of(name)) for name in NAMES)
+
+
+def test_a_name_of_a_built_in_strategy_is_that_strategys_alone() -> None:
+    assert all(is_shipped(target_of(name), name) for name in NAMES)
+    assert not is_shipped(target_of("ddp"), "daso")
+    assert not is_shipped("mine.daso.DASO", "daso")
+    assert is_shipped("mine.Mine", "mine"), "a name that nobody has"
 
 
 def test_only_those_may_draw_other_samples_that_draw_by_themselves() -> None:
