@@ -28,9 +28,7 @@ from . import recorded
 NOT_RECORDED = "not recorded"
 NO_SUCH_KEY = "not set"
 BRIEF = 48  # characters of a value in a sentence
-ONE_SIDED = (
-    0.9  # share of all pairs of runs in which one side's run came first, from which the order is unfair
-)
+ONE_SIDED = 0.9  # of all pairs of runs, one from each side: the most in which one side may come first
 BY_DESIGN: Mapping[str, tuple[str, ...]] = {
     # One process of many threads a node against many of one: that is the question. The machine is the same.
     "efficiency": (

@@ -38,11 +38,11 @@ class JudgedClaim:
     """
 
     claim: Claim
-    comparison: Comparison | None
     arm: str
     comparator: str
-    measured: str
     verdict: Verdict
+    comparison: Comparison | None = None
+    measured: str = ""
     fairness: list[FairnessRow] | None = None
     conditions: Conditions | None = None
 
@@ -58,15 +58,9 @@ def judge(
     judged: list[JudgedClaim] = []
     for claim in claims:
         verdicts = [verdict for each in all_speedups for verdict in _in_comparison(claim, each)]
+        nothing = Verdict(word="no verdict", reasons=(_not_compared(claim, everything),))
         judged += verdicts or [
-            JudgedClaim(
-                claim=claim,
-                comparison=None,
-                arm=claim.arm,
-                comparator=claim.comparator,
-                measured="",
-                verdict=Verdict(word="no verdict", reasons=(_not_compared(claim, everything),)),
-            )
+            JudgedClaim(claim=claim, verdict=nothing, arm=claim.arm, comparator=claim.comparator)
         ]
     return judged
 
@@ -190,8 +184,8 @@ def _stated(claim: Claim, run: Run) -> tuple[tuple[str, ...], tuple[str, ...], t
     stated = claim.conditions
     here = {"nodes": cluster.get("nodes"), "devices per node": devices}
     claimed = {"nodes": stated.nodes, "devices per node": stated.devices_per_node}
-    silent = [key for key, value in claimed.items() if value is None]
-    silent += [key for key in ("device", "network") if getattr(stated, key) is None]
+    sought = {**claimed, "device": stated.device, "network": stated.network}
+    silent = [key for key, value in sought.items() if value is None]
     workload = {key: run.name(key).lower() for key in ("model", "dataset")}
     wanted = {key: value.lower() if (value := getattr(stated, key)) else None for key in workload}
     if claim.headline != "efficiency":
