@@ -20,7 +20,17 @@ from ..statistics.model_error import ModelError, model_error
 from ..statistics.noise_floor import Floor, NoiseFloor, clock_floor, fresh_floor, model_floor, placebo_differs
 from ..statistics.slow_runs import typical
 from ..statistics.verdict import Bound
-from ..statistics.welch import FEWEST_RUNS, Estimate, Ratio, Times, exponential, holm, welch, with_pairs
+from ..statistics.welch import (
+    FEWEST_RUNS,
+    Estimate,
+    Ratio,
+    Times,
+    exponential,
+    holm,
+    welch,
+    with_model_error,
+    with_pairs,
+)
 from ..target import baseline_of, budget_s, study_of, way
 from .bounds import bound_of, ceiling_of
 from .convergence_points import ConvergenceCheck, Reference, check_convergence
@@ -329,7 +339,7 @@ def _of_times(ratio: Ratio | None, base: Arm, arm: Arm, times: Sequence[Times]) 
     if not ratio.side and _same_seeds(*sides) and {len(side.seconds) for side in times} == {len(sides[0])}:
         ratio = with_pairs(ratio, *times, same_trajectory=same_trajectory(*sides))
     error = error_of_model(base, arm)
-    return error.applied(ratio) if error else ratio
+    return with_model_error(ratio, error) if error else ratio
 
 
 def _same_seeds(base: Sequence[Run], arm: Sequence[Run]) -> bool:

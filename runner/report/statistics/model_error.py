@@ -10,13 +10,12 @@ import csv
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from statistics import fmean, median, stdev
 from typing import Any
 
 from ... import PACKAGE
-from .welch import Estimate, Ratio, t_limit
 
 PAIRS = PACKAGE / "results" / "reference" / "validation" / "pairs.csv"
 BASELINE = "ddp"
@@ -49,6 +48,8 @@ class ModelError:
     kind: the strategy whose pairs it is from, or `ALL`; count: those pairs.
     bias: what is taken off ln of the ratio; 0 where the error is `carried`.
     sd: of a single error around `bias`.
+    reach: size around `bias` that a new error exceeds with probability 1 - level. The errors have a heavier
+        tail than a normal distribution, so an interval of t and `sd` alone would be too narrow.
     typical, p95: sizes that half and 95 % of the errors do not exceed, as shares of the ratio.
     carried: whether the ratio lies outside of the validated ones, so that no bias is known there.
     """
@@ -57,26 +58,10 @@ class ModelError:
     count: int
     bias: float
     sd: float
+    reach: float
     typical: float
     p95: float
     carried: bool
-
-    def applied(self, ratio: Ratio) -> Ratio:
-        """The ratio without the bias, its intervals widened by the error of one more configuration."""
-        other = ratio.alternative
-        return replace(
-            ratio,
-            estimate=self._widened(ratio.estimate),
-            alternative=self._widened(other) if other else None,
-            model_error=self,
-        )
-
-    def _widened(self, made: Estimate) -> Estimate:
-        return replace(
-            made,
-            difference=made.difference - self.bias,
-            fixed=(*made.fixed, (self.sd**2 * (self.count + 1), self.count)),
-        )
 
 
 def by_configuration(pairs: Sequence[Pair]) -> Iterable[list[Pair]]:
@@ -124,13 +109,13 @@ def model_error(strategy: str, over: str, log_ratio: float | None, *, level: flo
     The pairs are the strategy's own, or where these are fewer than `FEWEST_PAIRS` all pairs. Their mean error
     is the bias if the ratio lies among their ratios. Elsewhere, and over another strategy than ddp, no bias
     is known: then the root mean square of the errors takes the place of their standard deviation, and of own
-    and all pairs those with the larger one count.
+    and all pairs those count whose errors reach farther.
     """
     own, every = _kinds(level)
     nearest = own.get(strategy, every)
     if over == BASELINE and log_ratio is not None and nearest.holds(log_ratio):
         return nearest.corrected
-    return max(every.carried, nearest.carried, key=lambda error: error.sd)
+    return max(every.carried, nearest.carried, key=lambda error: error.reach)
 
 
 def size(errors: Sequence[float], share: float) -> float:
@@ -173,19 +158,12 @@ def _kind(name: str, errors: Sequence[SpeedupError], level: float) -> _Kind:
     }
     around, all_of_it = stdev(logs), math.sqrt(fmean([log**2 for log in logs]))
     return _Kind(
-        ModelError(**common, bias=bias, sd=_spread(logs, bias, around, level), carried=False),
-        ModelError(**common, bias=0.0, sd=_spread(logs, 0.0, all_of_it, level), carried=True),
+        ModelError(**common, bias=bias, sd=around, reach=_reach(logs, bias, level), carried=False),
+        ModelError(**common, bias=0.0, sd=all_of_it, reach=_reach(logs, 0.0, level), carried=True),
         lambda log_ratio: ends[0] <= math.exp(log_ratio) <= ends[1],
     )
 
 
-def _spread(logs: Sequence[float], middle: float, sd: float, level: float) -> float:
-    """`sd`, or more where t intervals of it would hold fewer errors than `level` says.
-
-    The errors have a heavier tail than a normal distribution. So the interval of a ratio without other error
-    reaches at least as far as the size that a new error exceeds with probability 1 - `level` (the quantile of
-    the sizes at rank (count + 1) · level).
-    """
-    count = len(logs)
-    exceeded_rarely = size([log - middle for log in logs], min(1.0, (count + 1) / count * level))
-    return max(sd, exceeded_rarely / float(t_limit(level, count - 1)) / math.sqrt(1 + 1 / count))
+def _reach(logs: Sequence[float], middle: float, level: float) -> float:
+    """The size around `middle` at rank (count + 1) · level of all sizes, or the largest."""
+    return size([log - middle for log in logs], min(1.0, (len(logs) + 1) / len(logs) * level))

@@ -8,15 +8,13 @@ here. Source: docs/method.md, "Statistics of ratios".
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from scipy.special import nctdtrinc, stdtr, stdtrit
 
 from ....strategies.errors import ConfigError
-
-if TYPE_CHECKING:
-    from .model_error import ModelError
+from .model_error import ModelError
 
 LEVEL = 0.95  # `study.level`
 POWER = 0.8
@@ -225,7 +223,7 @@ class Ratio:
     side: Side = ""
     same_trajectory: bool = False
     alternative: Estimate | None = None
-    model_error: "ModelError | None" = None
+    model_error: ModelError | None = None
 
     @property
     def point(self) -> float:
@@ -292,6 +290,22 @@ def with_pairs(ratio: Ratio, base: Times, arm: Times, *, same_trajectory: bool) 
     pairs = replace(pairs, variances=(max(pairs.variances[0], least),))
     first, second = (pairs, ratio.estimate) if same_trajectory else (ratio.estimate, pairs)
     return replace(ratio, estimate=first, alternative=second, same_trajectory=same_trajectory)
+
+
+def with_model_error(ratio: Ratio, error: ModelError) -> Ratio:
+    """`ratio` of simulated times without the bias of `error`, its intervals widened by one more error.
+
+    That has the variance sd² (1 + 1 / count), or more: without any other error the interval ends at `reach`.
+    """
+    share = 1 + 1 / error.count
+    reach = error.reach / float(t_limit(ratio.estimate.level, error.count - 1))
+    fixed = (max(error.sd**2 * share, reach**2) * error.count, error.count)
+
+    def widened(made: Estimate) -> Estimate:
+        return replace(made, difference=made.difference - error.bias, fixed=(fixed,))
+
+    other = widened(ratio.alternative) if ratio.alternative else None
+    return replace(ratio, estimate=widened(ratio.estimate), alternative=other, model_error=error)
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:

@@ -12,6 +12,7 @@ from daso_bench.runner.report.build import report
 from daso_bench.runner.report.plots.style import drawing
 from daso_bench.runner.report.ranking import ranking_words
 from daso_bench.runner.report.sections.sensitivity import SizeTable, alternative, draw, size_tables
+from daso_bench.runner.report.simulation_errors import where
 
 FAR = "simulated: extrapolated to 256 ranks, step times were compared with measured ones on 16 ranks"
 TIMES = {
@@ -117,7 +118,7 @@ def test_the_figure_has_a_mark_for_each_point_and_words(make_study: Make) -> Non
     assert len(lines) == 9
     strong = [line for line in lines if line.get_alpha() is None]
     assert [float(np.asarray(line.get_xdata())[0]) for line in strong] == pytest.approx([1, 2, 4 / 3])
-    assert "(simulated, 4 nodes)" in alternative(table)
+    assert f"({where('simulated', '4 nodes')})" in alternative(table)
     assert "daso: 1.250 to 2.000" in alternative(table)
 
 

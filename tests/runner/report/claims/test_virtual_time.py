@@ -46,7 +46,7 @@ def test_every_ratio_of_times_in_virtual_time_carries_the_model_error(make_run: 
     error = there(error_of_model(found.baseline, line.arm))
     assert (error.kind, error.carried) == (ALL, True)
     half = math.log(there(line.fixed_work).high / there(line.fixed_work).low) / 2
-    assert half == pytest.approx(2.005 * error.sd * math.sqrt(56 / 55), rel=1e-3)
+    assert half == pytest.approx(error.reach) == pytest.approx(0.0886, abs=1e-4)
     ratios = (line.fixed_work, line.to_target, line.throughput, rates(found.baseline, line.arm))
     assert {there(ratio).model_error for ratio in ratios} == {error}
     assert {there(ratio).high > there(ratio).low * 1.1 for ratio in ratios} == {True}
