@@ -31,7 +31,7 @@ def _used(error: ModelError) -> str:
     of = error.kind if error.kind == ALL else f"{error.kind} itself"
     size = f"typical error {_percent(error.typical)}, 95 % below {_percent(error.p95)}"
     known = (
-        "no bias is known of its ratio, so the interval carries the whole error"
+        "no bias is known at its ratio, so the interval carries the whole error"
         if error.carried
         else f"their mean error of {error.bias:+.1%} is taken off the ratio"
     )

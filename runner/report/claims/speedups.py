@@ -240,12 +240,12 @@ def to_target(base: Arm, arm: Arm, budget: float | None) -> Ratio | None:
 
 
 def error_of_model(base: Arm, arm: Arm) -> ModelError | None:
-    """The model error of the arm's ratios of times; None in real time and of a run of the baseline itself.
+    """The model error of the arm's ratios of times; None in real time and of the baseline with fresh seeds.
 
     One for all its ratios of times: samples to the target come from real gradients, only the time of a sample
     is modelled.
     """
-    if arm.runs[0].world != "simulated" or arm.runs[0].role:
+    if arm.runs[0].world != "simulated" or arm.runs[0].role == "fresh_seeds":
         return None
     plain = welch(per_sample(base.counted), per_sample(arm.counted))
     return model_error(

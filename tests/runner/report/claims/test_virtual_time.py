@@ -23,7 +23,9 @@ def by_seed(seed: int) -> tuple[float, ...]:
     return (0.5 + 0.01 * seed, 0.60, 0.74 + 0.005 * seed, 0.78)
 
 
-def virtual(make_run: Make, root: Path, *, like: bool, arm: float = 100.0, **more: Any) -> None:
+def virtual(
+    make_run: Make, root: Path, *, like: bool, arm: float = 100.0, fresh: float = 100.0, **more: Any
+) -> None:
     """ddp and hsgd in virtual time, 100 s and `arm` s; `like`: hsgd has ddp's own evaluations."""
     world = {"world": "simulated"} | more
     for seed in range(5):
@@ -31,7 +33,7 @@ def virtual(make_run: Make, root: Path, *, like: bool, arm: float = 100.0, **mor
         for strategy, role, values, whole_s in (
             ("ddp", "", own, 100.0),
             ("ddp", "same_seeds", own, 100.0),
-            ("ddp", "fresh_seeds", own, 100.0),
+            ("ddp", "fresh_seeds", own, fresh),
             ("placebo", "placebo", own, 100.0),
             ("hsgd", "", own if like else moved, arm),
         ):
@@ -68,11 +70,19 @@ def test_the_noise_floor_of_virtual_time_is_the_model_error_and_copies_are_no_ar
     assert told.startswith("Noise floor: typical model error of virtual time 1.83%, other seeds 0.00% in")
 
 
+def test_the_floor_of_fresh_seeds_is_of_one_model_on_both_sides(make_run: Make, tmp_path: Path):
+    virtual(make_run, tmp_path, like=False, fresh=150.0)
+    found = answered(tmp_path)
+    assert there(found.fixed_floor.fresh).value == found.fixed_floor.floor == pytest.approx(0.5)
+
+
 def test_with_jitter_same_seeds_and_placebo_are_real_and_missed(make_run: Make, tmp_path: Path):
     jitter: dict[str, Any] = {"cluster": {"device": {"jitter": "gaussian", "jitter_cv": 0.05}}}
     virtual(make_run, tmp_path / "all", like=False, **jitter)
     found = answered(tmp_path / "all")
-    assert there(found.placebo).arm.label == "placebo placebo"
+    placebo = there(found.placebo)
+    assert placebo.arm.label == "placebo placebo"
+    assert ends(placebo.to_target) == pytest.approx((1 / 1.0926, 1.0926), abs=1e-3), "no width is no result"
     assert there(found.fixed_floor.clock).value == pytest.approx(0.0183, abs=1e-4), (
         "not below the model error"
     )
@@ -169,7 +179,7 @@ def test_the_check_of_modelled_time_says_what_each_interval_holds(make_run: Make
     assert found.details == (
         "daso: 19 validated pairs of daso itself; their mean error of +2.2% is taken off the ratio; typical "
         "error 1.6 %, 95 % below 13 %.",
-        "hsgd: 55 validated pairs of all strategies; no bias is known of its ratio, so the interval carries "
+        "hsgd: 55 validated pairs of all strategies; no bias is known at its ratio, so the interval carries "
         "the whole error; typical error 1.8 %, 95 % below 7.6 %.",
     )
     study(make_run, tmp_path / "local")

@@ -66,6 +66,8 @@ def test_the_nearest_kind_is_used_and_its_bias_where_it_was_validated(
     found = chosen(strategy, ratio, over)
     assert (found.kind, found.carried) == (kind, bias == 0.0)
     assert found.bias == pytest.approx(bias, abs=1e-4)
+    around = of_kind(found.kind) - (0.0 if found.carried else found.bias)
+    assert found.sd == pytest.approx(math.sqrt((around**2).sum() / (len(around) - (not found.carried))))
 
 
 @pytest.mark.parametrize(
