@@ -96,9 +96,9 @@ def judged(base: Any, arm: Any, squares: tuple[Any, Any] | None = None) -> tuple
 
 def test_simulated_studies_are_judged_as_single_ones_are() -> None:
     rng = np.random.default_rng(7)
-    sides = [disturbed(rng, (60, 5), 0.05, 1.5) for _ in range(2)]
+    sides = (disturbed(rng, (60, 5), 0.05, 1.5), disturbed(rng, (60, 5), 0.05, 1.5))
     widths = [rng.uniform(0.0, 0.08, (60, 5)) for _ in range(2)]
-    log_ratio, half = judged(*sides, (widths[0] ** 2 / 12, widths[1] ** 2 / 12))
+    log_ratio, half = judged(sides[0], sides[1], (widths[0] ** 2 / 12, widths[1] ** 2 / 12))
     slow = 0
     for row in range(60):
         times = [
