@@ -45,7 +45,7 @@ def error_of(variances: Sequence[Any], counts: Sequence[int]) -> tuple[Any, Any]
     whole = np.where(usable, total, 1.0)
     pairs = list(zip(parts, counts, strict=True))
     inverse_df = sum(np.where(usable, part / whole, 0.0) ** 2 / (n - 1) for part, n in pairs)
-    df = np.where(usable, 1.0 / np.where(usable, inverse_df, 1.0), float(sum(n - 1 for n in counts)))
+    df = np.where(usable, 1.0 / np.where(usable, inverse_df, 1.0), sum(n - 1.0 for n in counts))
     return np.sqrt(total), df
 
 

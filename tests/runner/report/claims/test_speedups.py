@@ -18,7 +18,7 @@ from daso_bench.runner.report.data.arms import Comparison, compare
 from daso_bench.runner.report.data.load import find_runs, load_run
 from daso_bench.runner.report.plots.style import drawing
 from daso_bench.runner.report.sections.speedup_table import draw
-from daso_bench.runner.report.statistics.welch import Ratio
+from daso_bench.runner.report.statistics.welch import Ratio, Times, welch
 
 BASE, ARM = (100, 104, 96, 108, 92), (80, 84, 76, 86, 75)
 MISSED = (0.60, 0.70, 0.74, 0.74)  # never 0.75
@@ -108,6 +108,41 @@ def test_crossing_times_carry_the_width_of_the_evaluation_grid(make_run: Make, t
     spread = math.log(4 / 3) / math.sqrt(12) * math.sqrt(2 / 5) * 2.306
     assert to_target.low == pytest.approx(1.25 * math.exp(-spread), rel=1e-3)
     assert answered(tmp_path).budget_s == 200, "twice the baseline's median"
+
+
+def test_a_slow_run_is_left_out_and_named_and_the_ratio_of_all_runs_is_there(make_run: Make, tmp_path: Path):
+    study(make_run, tmp_path, arm=(80, 84, 76, 86, 160))
+    found = answered(tmp_path)
+    (line,) = found.lines
+    typical_arm = (80 * 84 * 76 * 86) ** (1 / 4)
+    typical_base = (100 * 104 * 96 * 108 * 92) ** (1 / 5)
+    assert there(line.fixed_work).point == pytest.approx(typical_base / typical_arm)
+    assert there(line.to_target).point == pytest.approx(typical_base / typical_arm)
+    assert there(line.throughput).point * there(line.statistical).point == pytest.approx(
+        there(line.to_target).point
+    )
+    assert [sentence.split(";")[0] for sentence in line.slow] == [
+        f"{work} without a slow run, seed 4 of daso (1.90 times the median of its arm)"
+        for work in ("time of all work", "time to target")
+    ]
+    every = there(welch(Times(BASE), Times((80, 84, 76, 86, 160))))
+    assert line.slow[0].endswith(f"; with all runs: {words.interval(every)}")
+    (row,) = speedup_rows([found])
+    assert all(sentence in row["remarks"] for sentence in line.slow)
+    assert row["runs"] == 5
+
+
+def test_where_no_run_is_slow_nothing_is_said_of_slow_runs(make_run: Make, tmp_path: Path):
+    study(make_run, tmp_path)
+    assert line_of(tmp_path).slow == ()
+
+
+def test_a_run_that_missed_the_target_is_no_slow_run(make_run: Make, tmp_path: Path):
+    """It counts at the budget, and the ratio is a bound."""
+    study(make_run, tmp_path, missed=(4,))
+    line = line_of(tmp_path)
+    assert there(line.to_target).side == "≥"
+    assert not any(sentence.startswith("time to target") for sentence in line.slow)
 
 
 @pytest.mark.parametrize(

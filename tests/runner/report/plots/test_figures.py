@@ -69,9 +69,9 @@ def test_a_run_that_misses_the_target_stands_right_of_all_others(make_run: Make,
     with drawing("test"):
         axes = target_strip(compared(tmp_path)).axes[0]
     (hit, miss) = markers(axes)
-    assert hit == ("o", pytest.approx(127.28, abs=0.01))
+    assert hit == ("o", pytest.approx(220.45, abs=0.01))
     assert miss[0] == "x"
-    assert miss[1] > 180
+    assert miss[1] > 270
     assert "not reached" in [text.get_text() for text in axes.texts]
 
 
