@@ -20,12 +20,12 @@ from ..config.load import requests
 from ..config.parts import StudyInfo
 from ..config.run_config import RunConfig
 from ..records import display
-from ..records.json_lines import read_records, surviving, write_json
+from ..records.json_lines import write_json
 from ..records.run_directory import OK
 from ..records.seed_ranges import PILOT, REFERENCE, phase_of
-from ..records.target_crossing import crossing
 from ..report.claims import convergence_points
-from ..report.claims.convergence_points import FEWEST_RUNS, FOLDER, Reference, workload_of
+from ..report.claims.convergence_points import FEWEST_RUNS, FOLDER, Reference, samples_to_target, workload_of
+from ..report.data.load import load_run
 from ..report.statistics.planning import FEWEST_PILOTS, choose
 from ..training.data_errors import data_errors
 from . import start
@@ -108,12 +108,9 @@ def _keep_target(
     """Choose a target and a budget, keep them in a file, and show them; returns the target."""
     with data_errors(base.dataset):
         data = base.dataset.load()
-    curves: list[list[float]] = []
-    spent: list[float] = []
-    for run in runs:
-        rows = surviving(read_records(run.directory.metrics).rows)
-        curves.append([float(row["accuracy"]) for row in rows if row.get("kind") == "evaluation"])
-        spent.append(float(next(row["train_s"] for row in reversed(rows) if row.get("kind") == "summary")))
+    done = [load_run(run.path, run.path.name) for run in runs]
+    curves = [[value for _, value in run.points("samples")] for run in done]
+    spent = [run.train_s or 0.0 for run in done]
     target = choose(curves, spent, len(data.split("validation")), len(data.split("test")))
     file = base.results_dir / f"{base.study.name}{PILOT_SUFFIX}" / "pilot.json"
     write_json(file, dataclasses.asdict(target) | {"runs": len(runs), "of": base.study.name})
@@ -144,16 +141,11 @@ def _keep_reference(
     """Write the samples that each run needed to its target, and show where. Raises ConfigError."""
     target = base.train.target
     assert target is not None, "`scored` refuses a run without"
-    samples: list[float] = []
-    missed = 0
-    for run in runs:
-        rows = surviving(read_records(run.directory.metrics).rows)
-        crossed = crossing(rows, target, metric=base.train.target_metric)
-        used = [float(row["samples"]) for row in rows if row.get("samples")]
-        if crossed is None and not used:
-            raise ConfigError(f"{run.path}: recorded no samples; remove it and run it again")
-        samples.append(crossed.scored_samples if crossed else max(used))
-        missed += crossed is None
+    done = [load_run(run.path, run.path.name) for run in runs]
+    samples = samples_to_target(done)
+    if len(samples) < len(runs):
+        raise ConfigError(f"{runs[0].path.parent}: a run recorded no samples; remove it and run it again")
+    missed = sum(run.crossing is None for run in done)
     name, count = base.study.name, len(runs)
     stored = Reference(
         name=name,

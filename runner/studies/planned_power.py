@@ -1,7 +1,6 @@
 """What a plan can detect, against what its arms can gain: one sentence an arm, before a run is started.
 
-An arm whose ceiling lies below the smallest ratio that the plan detects is no test. Source: docs/method.md,
-"Power before the run".
+Source: docs/method.md, "Power before the run".
 """
 
 import dataclasses
@@ -12,8 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
-from ...datasets.data import SPLITS, Data
+from ...datasets.data import SPLITS
 from ...strategies.errors import ConfigError
 from ...strategies.topology import Topology
 from ..communication.link_costs import ClusterNetwork
@@ -32,58 +32,60 @@ from ..report.statistics.planning import detectable
 from ..report.statistics.welch import FEWEST_RUNS, t_limit
 from ..simulation import timing_only
 from ..simulation.simulated_world import simulate
-from ..training.device_model import ClusterDevice, Profile
+from ..training.device_model import ClusterDevice
 
-STEPS = 20  # of the simulation that gives a bound
-MOST_RANKS = 64  # of it: more take longer than a plan may
+STEPS, MOST_RANKS = 20, 64  # of a simulation that gives a bound: more take longer than a plan may
 UNKNOWN = "unknown before a pilot"
 
 
 @dataclass(frozen=True, kw_only=True)
 class KnownBaseline:
-    """What is known of a baseline before its study runs; None: nothing.
+    """What is known of a baseline before its study runs.
 
-    `bound`: what no saving of communication exceeds. `sd`: of ln of one run's time to the target, without a
-    target of all its work; `source`: what it is from. `steps`: to the target.
+    `bound`: what no saving of communication exceeds, None: not known. `values`: seconds or samples of runs to
+    the target, without a target seconds of all work; `source`: what they are from. `steps`: to the target.
     """
 
     bound: float | None
-    sd: float | None
+    values: Sequence[float]
     source: str
     steps: float | None
 
+    @property
+    def sd(self) -> float | None:
+        """Standard deviation of ln of `values`; None below 3."""
+        return stdev(map(math.log, self.values)) if len(self.values) >= FEWEST_RUNS else None
 
-def power_sentences(runs: Sequence[RunConfig], config_dir: Path | None) -> list[str]:
+
+def power_sentences(runs: Iterable[RunConfig], config_dir: Path | None) -> list[str]:
     """For each size of a planned study: what decides its power, and each arm's ceiling and what is detected.
 
     `config_dir`: a folder of the user's own with stored points. Empty where no arm has three runs, which a
     ratio takes. Raises ConfigError for a file of points that is wrong.
     """
     references = convergence_points.load([config_dir] if config_dir else [])
-    studies: dict[tuple[Path, str, str, bool], list[RunConfig]] = defaultdict(list)
+    studies: dict[Any, dict[str, list[RunConfig]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         study = run.study
-        studies[run.path.parent, study.size, study.assumption, bool(study.tuned)].append(run)
+        if not study.role:
+            place = run.path.parent, study.size, study.assumption, bool(study.tuned)
+            studies[place][run.arm_id].append(run)
     sentences: list[str] = []
-    for (_, size, assumption, _), members in studies.items():
-        arms: dict[str, list[RunConfig]] = defaultdict(list)
-        for run in members:
-            if not run.study.role:
-                arms[run.arm_id].append(run)
-        base = baseline_among(members)
-        count = 0 if base is None else len(arms[base.arm_id])
-        others = [arm for name, arm in arms.items() if base and name != base.arm_id]
-        counts = [min(count, len(arm)) for arm in others]
-        if base is None or max(counts, default=0) < FEWEST_RUNS:
+    for arms in studies.values():
+        base = baseline_among(arm[0] for arm in arms.values())
+        others = {name: arm for name, arm in arms.items() if base is not None and name != base.arm_id}
+        most = max(map(len, others.values()), default=0)
+        if base is None or min(most, len(arms[base.arm_id])) < FEWEST_RUNS:
             continue
         known, error = known_baseline(base, references), model_error_sd(base)
         headline = "all work" if base.train.target is None else "time to target"
         spread = UNKNOWN if known.sd is None else f"{100 * known.sd:.2g} % ({known.source})"
         modelled = f", model error {100 * error:.2g} %" if error else ""
-        of = "".join(f"{word}: " for word in (size, assumption) if word)
+        of = "".join(f"{word}: " for word in (base.study.size, base.study.assumption) if word)
         sentences.append(f"{of}power in {headline}, spread {spread}{modelled}")
-        for arm, runs_of_both in zip(others, counts, strict=True):
-            sentences.append(f"  {_sentence(arm[0], runs_of_both, known, error)}")
+        for arm in others.values():
+            count = min(len(arm), len(arms[base.arm_id]))
+            sentences.append(f"  {_sentence(arm[0], count, known, error)}")
     return sentences
 
 
@@ -96,18 +98,17 @@ def _sentence(arm: RunConfig, count: int, known: KnownBaseline, error: float) ->
     why = f" ({schedule_words(share)})" if share else ""
     ceiling = f"ceiling {UNKNOWN}" if most is None else f"at most {most:.2f}× here{why}"
     # The error of the model is the same in all runs, so that more of them do not average it out.
-    sd = math.sqrt((known.sd or 0.0) ** 2 + count * error**2 / 2)
+    sd = math.hypot(known.sd or 0.0, error * math.sqrt(count / 2))
+    least, detects = 1.0, f"what {count} runs detect is {UNKNOWN}"
     if count < FEWEST_RUNS:
-        detects, least = f"{count} of {FEWEST_RUNS} runs that a ratio needs", math.inf
-    elif sd == 0 or (most is None and known.sd is None):
-        detects, least = f"what {count} runs detect is {UNKNOWN}", None
-    else:
+        least, detects = math.inf, f"{count} of {FEWEST_RUNS} runs that a ratio needs"
+    elif sd:
         least = detectable(count, sd, level=arm.study.level)
         detects = f"{count} runs detect {'' if known.sd else 'no less than '}{least:.2f}×"
     word = ""
-    if least is not None and most is not None and most < least:
+    if most is not None and most < least:
         word = ": it cannot decide"
-    elif least is not None and most is not None and known.sd is not None:
+    elif most is not None and known.sd is not None:
         word = ": it can decide"
     return f"{arm.study.arm or arm.strategy_name}: {ceiling}; {detects}{word}"
 
@@ -123,23 +124,19 @@ def known_baseline(base: RunConfig, references: Sequence[Reference]) -> KnownBas
     """From finished runs of the study or its pilots; without them from stored points and modelled costs."""
     runs, target = _finished(base), base.train.target
     bound = bound_of(Arm(label="", index=0, runs=runs)).value if runs else modelled_bound(base)
-    batch = base.train.global_batch_size
     if target is None:
         seconds = [run.train_s for run in runs if run.train_s]
-        return KnownBaseline(bound=bound, sd=_sd(seconds), source=f"{len(seconds)} runs", steps=None)
-    found = [crossing(run.evaluations, target, metric=base.train.target_metric) for run in runs]
+        return KnownBaseline(bound=bound, values=seconds, source=f"{len(seconds)} runs", steps=None)
+    found = (crossing(run.evaluations, target, metric=base.train.target_metric) for run in runs)
     met = [each for each in found if each is not None]
-    if len(met) >= FEWEST_RUNS:
-        samples = fmean(each.scored_samples for each in met)
-        source = f"{len(met)} runs"
-        return KnownBaseline(
-            bound=bound, sd=_sd([each.scored_s for each in met]), source=source, steps=samples / batch
-        )
+    values, samples = [each.scored_s for each in met], [each.scored_samples for each in met]
+    source = f"{len(met)} runs"
     stored = match(base.tree, references) or next(iter(of_same_task(base.tree, references)), None)
-    if stored is None:
-        return KnownBaseline(bound=bound, sd=None, source="", steps=None)
-    source, steps = f"{len(stored.samples)} stored runs of {stored.name}", fmean(stored.samples) / batch
-    return KnownBaseline(bound=bound, sd=_sd(stored.samples), source=source, steps=steps)
+    if len(met) < FEWEST_RUNS and stored is not None:
+        values = samples = list(stored.samples)
+        source = f"{len(samples)} stored runs of {stored.name}"
+    steps = fmean(samples) / base.train.global_batch_size if samples else None
+    return KnownBaseline(bound=bound, values=values, source=source, steps=steps)
 
 
 def modelled_bound(base: RunConfig) -> float | None:
@@ -150,50 +147,39 @@ def modelled_bound(base: RunConfig) -> float | None:
     samples, spec = base.dataset.info().samples, input_spec(base.dataset)
     if not base.launcher.virtual or samples is None or spec is None or base.cluster.ranks > MOST_RANKS:
         return None
-    train = dataclasses.replace(
-        base.train, target=None, stop="budget", max_steps=STEPS, max_seconds=None, precision="fp32"
-    )
-    launcher = SimulatedConfig(timing_only=True)
-    try:
-        configs = [
-            dataclasses.replace(base, train=train, launcher=launcher, seed=base.seed + number)
-            for number in range(2)  # a bound is a mean of two runs or more
-        ]
-        profile = timing_only.profile_of(configs[0], spec)
-    except ConfigError:  # it sends what depends on trained numbers, or a model without known operations
-        return None
     data = timing_only.ghost_data(base.dataset.name, *(samples[split] for split in SPLITS))
-    runs = [_simulated(config, data, profile) for config in configs]
+    changes = {"target": None, "stop": "budget", "max_steps": STEPS, "max_seconds": None, "precision": "fp32"}
+    train, launcher = dataclasses.replace(base.train, **changes), SimulatedConfig(timing_only=True)
+    runs: list[Run] = []
+    for seed in (base.seed, base.seed + 1):  # a bound is a mean of two runs or more
+        try:
+            config = dataclasses.replace(base, train=train, launcher=launcher, seed=seed)
+            profile = timing_only.profile_of(config, spec)
+        except ConfigError:  # what it sends depends on trained numbers, or its operations are not known
+            return None
+        run = simulate(
+            timing_only.without_numbers(config, profile),
+            data,
+            network=ClusterNetwork(config.cluster.links, Topology.of(config.cluster.ranks_of_nodes)),
+            device=lambda rank: ClusterDevice(base.cluster.device, rank, profile, seed),  # noqa: B023
+            profile=profile,
+            timing_only=True,
+        )
+        kind = TrainIntervalRow.kind
+        rows = [(rank, row) for rank, of_rank in enumerate(run.rank_rows) for row in of_rank.rows]
+        recorded = Run(
+            place="",
+            config=config.tree,
+            environment={},
+            status={"status": "finished"},
+            evaluations=[],
+            summary=run.results[0].summary or {},
+            rank_rows=[(rank, TrainIntervalRow.read(row)) for rank, row in rows if row["kind"] == kind],
+            replaced_rows=0,
+            damage=[],
+        )
+        runs.append(recorded)
     return bound_of(Arm(label="", index=0, runs=runs)).value
-
-
-def _simulated(config: RunConfig, data: Data, profile: Profile) -> Run:
-    """The run, as a report would read it, from a simulation of times alone."""
-    device = config.cluster.device
-    run = simulate(
-        timing_only.without_numbers(config, profile),
-        data,
-        network=ClusterNetwork(config.cluster.links, Topology.of(config.cluster.ranks_of_nodes)),
-        device=lambda rank: ClusterDevice(device, rank, profile, config.seed),
-        profile=profile,
-        timing_only=True,
-    )
-    return Run(
-        place="",
-        config=config.tree,
-        environment={},
-        status={"status": "finished"},
-        evaluations=[],
-        summary=run.results[0].summary or {},
-        rank_rows=[
-            (rank, TrainIntervalRow.read(row))
-            for rank, recorded in enumerate(run.rank_rows)
-            for row in recorded.rows
-            if row["kind"] == TrainIntervalRow.kind
-        ],
-        replaced_rows=0,
-        damage=[],
-    )
 
 
 def model_error_sd(config: RunConfig) -> float:
@@ -205,24 +191,12 @@ def model_error_sd(config: RunConfig) -> float:
 def _finished(base: RunConfig) -> list[Run]:
     """Finished runs with these settings, of the study, its pilots or its reference: of what has most."""
     found: list[list[Run]] = [[]]
-    tree = base.tree
+    groups = ("strategy", "cluster", *GROUPS)
+    own = {group: base.tree[group] for group in groups}
     for suffix in ("", "_pilot", "_reference"):
         with suppress(ConfigError):
             runs = load_runs(base.results_dir / f"{base.study.name}{suffix}", "")
-            same = ("strategy", "cluster", *GROUPS)
-            found.append(
-                [
-                    run
-                    for run in runs
-                    if run.state == "finished"
-                    and not run.role
-                    and all(run.config.get(group) == tree[group] for group in same)
-                    and run.name("launcher") == base.launcher.name
-                ]
-            )
+            alike = [run for run in runs if own == {group: run.config.get(group) for group in groups}]
+            world = [run for run in alike if run.name("launcher") == base.launcher.name]
+            found.append([run for run in world if run.state == "finished" and not run.role])
     return max(found, key=len)
-
-
-def _sd(values: Sequence[float]) -> float | None:
-    """Of their logarithms; None below 3."""
-    return stdev(map(math.log, values)) if len(values) >= FEWEST_RUNS else None

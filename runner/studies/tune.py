@@ -20,10 +20,10 @@ from ..config.load import requests
 from ..config.parts import RunInfo, check_trials
 from ..config.run_config import RunConfig
 from ..records import display
-from ..records.json_lines import read_records, surviving, write_json
-from ..records.run_directory import FAILED, OK, WRONG_REQUEST, RunDirectory
+from ..records.json_lines import write_json
+from ..records.run_directory import FAILED, OK, WRONG_REQUEST
 from ..records.seed_ranges import TRIAL, check_fair, phase_of, trial_seeds
-from ..records.target_crossing import crossing
+from ..report.data.load import load_run
 from ..report.statistics.welch import Times
 from . import start
 from .pilot import derived_run, refuse_external
@@ -194,21 +194,14 @@ def with_result(trial: Trial) -> Trial:
         return dataclasses.replace(trial, state="refused", reason=str(trial.request.error))
     if not path.is_dir():
         return dataclasses.replace(trial, state="not run", reason="this machine could not start it")
-    directory = RunDirectory(path)
-    status, train = directory.status(), config.train
-    rows = surviving(read_records(directory.metrics).rows) if directory.metrics.exists() else []
-    evaluations = [row for row in rows if row.get("kind") == "evaluation"]
-    times = [float(row["train_s"]) for row in rows if isinstance(row.get("train_s"), int | float)]
-    crossed = (
-        None if train.target is None else crossing(evaluations, train.target, metric=train.target_metric)
-    )
+    run = load_run(path, path.name)
     return dataclasses.replace(
         trial,
-        state=str(status["status"]),
-        reason=str(status.get("reason") or ""),
-        crossed_s=crossed.scored_s if crossed else None,
-        metric=evaluations[-1].get(train.target_metric) if evaluations else None,
-        train_s=max(times, default=0.0),
+        state=run.state,
+        reason=run.reason,
+        crossed_s=run.to_target_s,
+        metric=run.points("samples")[-1][1] if run.evaluations else None,
+        train_s=run.train_s or 0.0,
     )
 
 

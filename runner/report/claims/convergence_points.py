@@ -8,7 +8,7 @@ guard"; the tests are in `runner/report/statistics/noise_floor.py`.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -173,7 +173,11 @@ def check_convergence(
         return ConvergenceCheck(untrained=untrained) if untrained else None
     config = baseline.runs[0].config
     reference, known = match(config, references), of_same_task(config, references)
-    samples = {arm.label: _samples(arm) for arm in comparison.arms if not arm.runs[0].role}
+    samples = {
+        arm.label: Times(tuple(samples_to_target(arm.counted)))
+        for arm in comparison.arms
+        if not arm.runs[0].role
+    }
     of_baseline = samples[baseline.label]
     weak = ""
     if of_baseline.seconds and (found := worse_than_known(of_baseline, known)):
@@ -254,7 +258,7 @@ def _needs(label: str, shift: Shift, reference: Reference) -> str:
     return f"{label} needs {times:.3f} times the samples of {stored} (p = {shift.p:.2g}"
 
 
-def _samples(arm: Arm) -> Times:
-    """Samples to target of each counted run, of those that missed it all they used."""
-    samples = [run.crossing.scored_samples if run.crossing else run.samples for run in arm.counted]
-    return Times(tuple(float(value) for value in samples if value))
+def samples_to_target(runs: Iterable[Run]) -> list[float]:
+    """Of each run that recorded any: those up to its crossing, and where it missed the target all it used."""
+    samples = (run.crossing.scored_samples if run.crossing else run.samples for run in runs)
+    return [float(value) for value in samples if value]
