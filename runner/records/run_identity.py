@@ -1,7 +1,7 @@
 """The run id: a hash of the keys that decide a run's result, computed from the configuration as it is stored.
 
-The front end names run directories with it, and the report computes it again: a configuration that was changed
-after the run has another id.
+The front end names run directories with it, and the report computes it again: a configuration that was
+changed after the run has another id.
 """
 
 import hashlib
@@ -38,10 +38,10 @@ def id_of_tree(tree: Mapping[str, Any], names: Sequence[str]) -> str:
         "network": network,
         "pin": launcher["pin"],
     }
-    # What a packed file holds follows from the data set. Where times are modelled, readers give an order alone.
+    # What a packed file holds follows from the data set. Where times are modelled a reader gives an order.
     modelled = launcher["name"] == "simulated" or network != "none"
-    no_matter = ("path", "prefetch_batches") if modelled else ("path",)
-    kept["reader"] = {key: value for key, value in tree["reader"].items() if key not in no_matter}
+    usual = {"path": "", **({"prefetch_batches": 2} if modelled else {})}
+    kept["reader"] = {key: usual.get(key, value) for key, value in tree["reader"].items()}
     # How far times were validated does not change them.
     cluster = {key: value for key, value in tree["cluster"].items() if key != "validated_ranks"}
     device = cluster.get("device") or {}

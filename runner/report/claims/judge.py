@@ -25,6 +25,7 @@ from .speedups import ArmSpeedup, Speedups, evaluations
 NO_ARM = "no arm here is about it"
 TIME = ("fixed_work", "time_to_target", "efficiency")
 NATIVE = "native"
+EXPLORATORY = "exploratory"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +112,9 @@ def _judged(claim: Claim, study: Speedups, line: ArmSpeedup) -> JudgedClaim:
     conditions = _conditions(claim, study, line, table)
     measure = no_loss if claim.direction == "not_worse" else HEADLINES[claim.headline]
     made, measured = measure(hypothesis, study, line, conditions)
+    if study.exploratory and made.word != "no verdict":
+        remarks, reasons = (*made.remarks, EXPLORATORY), (*made.reasons, f"exploratory: {study.exploratory}")
+        made = replace(made, remarks=remarks, reasons=reasons)
     return JudgedClaim(
         claim=claim,
         comparison=study.comparison,
@@ -151,8 +155,18 @@ def _conditions(claim: Claim, study: Speedups, line: ArmSpeedup, table: list[Fai
             *([bound.impossible] if bound.impossible else []),
             *(why for arm in (study.against, line.arm) if (why := _no_native(claim, arm))),
             *study.reasons(study.against, line.arm),
+            *_not_intact(study, line.arm),
             *unequal,
         ),
+    )
+
+
+def _not_intact(study: Speedups, arm: Arm) -> tuple[str, ...]:
+    """Why the records of an arm, or of what it is compared with, allow no verdict."""
+    intact = (check for check in study.checks if check.name == "records intact")
+    names = (study.against.label, arm.label)
+    return tuple(
+        f"{name}: {check.forbids[name]}" for check in intact for name in names if name in check.forbids
     )
 
 
