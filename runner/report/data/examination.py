@@ -233,16 +233,16 @@ def tuning_shown(runs: Sequence[Run]) -> Iterator[tuple[str, str]]:
 
 
 @cache
-def _tunings(results: Path) -> list[tuple[str, dict[str, Any], tuple[str, ...]]]:
-    """(arm, its winning settings, trials whose run directory is missing) of each tune.json in `results`."""
-    found: list[tuple[str, dict[str, Any], tuple[str, ...]]] = []
+def _tunings(results: Path) -> list[tuple[str, dict[str, Any], bool]]:
+    """(arm, its winning settings, whether run directories of trials are missing) of each tune.json."""
+    found: list[tuple[str, dict[str, Any], bool]] = []
     for file in sorted(results.glob("*/tune.json")):
         try:
             arms = read_json(file)["arms"]
             for name, arm in arms.items():
                 asked = [trial["run"] for trial in arm["trials"] if trial["run"] and trial["train_s"]]
-                missing = tuple(r for r in asked if not (file.parent / r / "metrics.jsonl").is_file())
-                found.append((name, arm["settings"], missing))
+                missing = [r for r in asked if not (file.parent / r / "metrics.jsonl").is_file()]
+                found.append((name, arm["settings"], not asked or bool(missing)))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue  # a file that cannot be read shows nothing
     return found
