@@ -7,6 +7,7 @@ docs/method.md, "Plan and records".
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from ...records.plan_file import Stage, stages_of
 from .. import words
@@ -101,15 +102,14 @@ def _changed(runs: list[Run], planned: Mapping[str, Stage]) -> Iterator[tuple[st
         stage = planned.get(run.run_id)
         if stage is None:
             continue
-        now = {
-            "target": (run.target, stage.targets),
-            "level": (study_of(run, "level", None), (stage.level,)),
-        }
+        now: dict[str, tuple[Any, tuple[Any, ...]]] = {"target": (run.target, stage.targets)}
+        if stage.level is not None:
+            now["level"] = study_of(run, "level", None), (stage.level,)
         # A study with tuned rows has a baseline for each of them, its plan the first one's alone.
         if not run.tuned and not stage.baseline.endswith(" tuned"):
             now["baseline"] = (study_of(run, "baseline", ""), (stage.baseline,))
         for name, (value, wanted) in now.items():
-            if wanted and value not in wanted and wanted != (None,):
+            if wanted and value not in wanted:
                 told = " or ".join(str(each or "none") for each in wanted)
                 changes.setdefault(f"{name} {value or 'none'}, planned {told}", []).append(run.run_id)
     yield from changes.items()
