@@ -109,6 +109,7 @@ class TrainContext:
         self.callbacks: Sequence[Callback] = (self.loader, *backend.callbacks)
         self.eval_every = config.train.eval_every_samples or len(self.data.train)
         self.state = TrainState(
+            run_id="" if self.checkpoints is None else config.run_id,
             ranks_of_nodes=self.comm.topology.ranks_of_nodes,
             device=backend.device,
             progress=self.progress,
