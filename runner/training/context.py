@@ -291,7 +291,7 @@ class TrainContext:
             where = ", ".join(map(str, differ[:, 0].nonzero().flatten().tolist()))
             raise ConfigError(
                 f"the files of the data set are others on rank {where} than on rank 0 (names, labels, "
-                "sizes); each node needs the same: copy them, and daso-bench prepare there"
+                "sizes, content); each node needs the same: copy them, and daso-bench prepare there"
             )
         if differ.any():
             raise RuntimeError("ranks built different models: names, shapes or types of parameters differ")
