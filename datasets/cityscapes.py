@@ -162,6 +162,10 @@ class Cityscapes(PreparedFolder):
         files = manifest.about["files"]
         return Data(name=self.name, classes=self.classes, shape=self.shape, files=files, **splits)
 
+    def parts(self, path: str) -> tuple[str, ...]:
+        """See `PreparedFolder.parts`: the image and its mask."""
+        return path, mask_of(path)
+
     def _files(self, split: str, tree: Tree) -> list[File]:
         """The images of train/ or val/ that have a mask; files without a counterpart are noted in `tree`."""
         files: list[File] = []

@@ -132,8 +132,8 @@ class Split:
 class Data:
     """A data set: its splits, its name, the number of classes and the shape (C, H, W) of one image.
 
-    files: digest of the names, labels and sizes of its files; "" if the configuration alone determines the
-    samples.
+    files: digest of names, labels, sizes and content of its files; "" if the configuration alone determines
+    the samples.
     """
 
     name: str

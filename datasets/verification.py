@@ -25,13 +25,14 @@ from torch import Tensor
 from .atomic_files import BadFile, locked, replacing
 from .data import SPLITS
 from .dataset import OWN_FOLDER, Dataset, DatasetInfo, Tell, silent
+from .file_contents import digest_of_files, sample_of
 from .listing import File, Tree
 from .pixels import BadImage
 
 CHECKS = ("headers", "decode", "none")
 POLICIES = ("stop", "skip")
 SHOWN = 20  # bad files named in an error
-FORMAT = 2  # a manifest of another format is made again
+FORMAT = 3  # a manifest of another format is made again
 _PIECE = 256  # files given to a thread at a time
 # Errors of zipfile and NumPy for a damaged archive. RuntimeError: an entry looks encrypted, or of a later
 # version; OSError: an offset lies before the start.
@@ -97,6 +98,10 @@ class PreparedFolder(Dataset, ABC):
         check=headers reads its header, and all of a JPEG or PNG file without its end mark; decode all of it.
         """
 
+    def parts(self, path: str) -> tuple[str, ...]:
+        """The files below `root` that make up the sample at `path`."""
+        return (path,)
+
     def lacking(self, classes: Sequence[str], splits: dict[str, list[File]]) -> list[str]:
         """Warnings about classes without images in a split."""
         return []
@@ -114,9 +119,9 @@ class PreparedFolder(Dataset, ABC):
         return self.manifest_file.with_suffix("")
 
     def fingerprint(self) -> str:
-        """See `Dataset.fingerprint`: of names, sizes and times of the files, once they are prepared."""
+        """See `Dataset.fingerprint`: of names, sizes, times and content of the files, once prepared."""
         about = self.about()
-        return repr(self) if about is None else f"{self.manifest_file.name} {about['tree']}"
+        return repr(self) if about is None else f"{self.manifest_file.name} {about['tree']} {about['files']}"
 
     @property
     def manifest_file(self) -> Path:
@@ -139,8 +144,9 @@ class PreparedFolder(Dataset, ABC):
     def prepare(self, tell: Tell = silent) -> None:
         """Check the files and write the manifest, unless there is one of the same files.
 
-        One process at a time does so, others wait. Raises FileNotFoundError, BadFiles with every bad file and
-        its reason, ValueError for other problems, OSError if the manifest cannot be written.
+        Names, sizes and times tell whether they are the same, and the content of `file_contents.SAMPLED` of
+        them. One process at a time does so, others wait. Raises FileNotFoundError, BadFiles with every bad
+        file and its reason, ValueError for other problems, OSError if the manifest cannot be written.
         """
         tree = self.tree()
         if self._is_prepared(tree):
@@ -196,11 +202,16 @@ class PreparedFolder(Dataset, ABC):
 
     def _is_prepared(self, tree: Tree) -> bool:
         about = self.about()
-        return about is not None and about["tree"] == digest(tree)
+        if about is None or about["tree"] != digest(tree):
+            return False
+        return about["sample"] == self._contents(sample_of(_paths_in(tree.splits)))
+
+    def _contents(self, paths: Sequence[str]) -> str:
+        return digest_of_files(self.root, [part for path in paths for part in self.parts(path)])
 
     def _verified(self, tree: Tree, tell: Tell) -> tuple[dict[str, list[File]], dict[str, Any]]:
         """The usable files of each split, and `about` of the manifest."""
-        paths = [file.path for files in tree.splits.values() for file in files]
+        paths = _paths_in(tree.splits)
         bad = [*tree.bad, *self.bad_among(paths, tell)]
         where = f"dataset.root={self.root}"
         if bad and self.bad_files == "stop":
@@ -226,8 +237,9 @@ class PreparedFolder(Dataset, ABC):
             "bad": [list(entry) for entry in bad],
             "others": dict(sorted(tree.others.items())),
             "warnings": [*tree.warnings, *self.lacking(tree.classes, splits)],
-            "files": content(tree.classes, splits),
+            "files": content(tree.classes, splits, self._contents(_paths_in(splits))),
             "tree": digest(tree),
+            "sample": self._contents(sample_of(paths)),
         }
         return splits, about
 
@@ -249,9 +261,16 @@ def digest(tree: Tree) -> str:
     return _digest(notes, tree.splits, ("label", "size", "mtime_ns"), digest_size=16)
 
 
-def content(classes: Sequence[str], splits: dict[str, list[File]]) -> str:
-    """Digest of the samples of a run: the same on every machine that has the same files."""
-    return _digest(list(classes), splits, ("label", "size"), digest_size=8)
+def content(classes: Sequence[str], splits: dict[str, list[File]], contents: str) -> str:
+    """Digest of the samples of a run: the same on every machine that has the same files.
+
+    contents: the digest of what they hold.
+    """
+    return _digest([*classes, contents], splits, ("label", "size"), digest_size=8)
+
+
+def _paths_in(splits: dict[str, list[File]]) -> list[str]:
+    return [file.path for files in splits.values() for file in files]
 
 
 def _digest(head: object, splits: dict[str, list[File]], fields: Sequence[str], *, digest_size: int) -> str:
@@ -286,7 +305,8 @@ class Manifest:
 
     about: class_names, samples of each split, held_out (splits drawn from train), bad ([path, reason] of
     files left out), others (files that are no images, by suffix), warnings, check, tree (digest of the files
-    that were listed), and files (digest of names, labels and sizes of those that are used).
+    that were listed), sample (digest of what some of them hold), and files (digest of names, labels, sizes
+    and content of those that are used).
     """
 
     paths: dict[str, Paths]

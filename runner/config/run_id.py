@@ -1,60 +1,21 @@
-"""The run id: a hash of the keys that decide a run's result; and a run as a tree of plain values."""
+"""A run as a tree of plain values, and its run id."""
 
 import dataclasses
-import hashlib
-import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..records.run_identity import id_of_tree
 from .cluster import ClusterConfig
 from .launchers import LAUNCHERS, LauncherConfig
 from .parts import RunParts
-from .reader_config import PackedReader, order_alone
 from .typed import TARGET, part_name
 
 
 def derive_run_id(config: RunParts) -> str:
-    """`<strategy>-<model>-<dataset>-s<seed>-<8 hex>`, a hash of what decides the result.
-
-    Part of it: every key of strategy, model, dataset, reader (if there is one), optimizer, schedule, cluster
-    and train, what a trace of step times holds, the launcher's name and network, seed, `run.arm`,
-    `run.repeat`. Not part of it: where results and packed files lie, labels, the study, how the launcher
-    waits and divides the cores (without `pin`), and how a reader would read where it gives its order alone.
-    """
-    tree = tree_of(config)
-    launcher = config.launcher
-    tree["launcher"] = {
-        "name": launcher.name,
-        "timing_only": launcher.timing_only,
-        "network": launcher.asked_network,
-        "pin": launcher.pin,
-    }
-    if isinstance(config.reader, PackedReader):
-        # What a packed file holds follows from the data set, wherever it lies.
-        usual = _dump_part(type(config.reader)())
-        tree["reader"]["path"] = usual["path"]
-        if order_alone(launcher) is not None:
-            tree["reader"]["prefetch_batches"] = usual["prefetch_batches"]
-    tree["cluster"].pop("validated_ranks", None)  # how far times were validated does not change them
-    trace = config.cluster.device.trace
-    if trace is not None:
-        tree["cluster"]["device"]["trace"] = _content(Path(trace))
-    tree["run"] = {"arm": config.run.arm, "repeat": config.run.repeat}
-    del tree["results_dir"], tree["study"]
-    text = json.dumps(tree, sort_keys=True, ensure_ascii=True, allow_nan=True)
-    digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
-    names = [config.strategy_name, part_name(config.model), part_name(config.dataset)]
-    return "-".join([*(re.sub(r"[^A-Za-z0-9_.]+", "_", name) for name in names), f"s{config.seed}", digest])
-
-
-def _content(path: Path) -> str:
-    """A hash of what a file holds; its path where it cannot be read: the run itself reports that."""
-    try:
-        return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
-    except OSError:
-        return str(path)
+    """`<strategy>-<model>-<dataset>-s<seed>-<8 hex>`, see `id_of_tree`."""
+    names = (config.strategy_name, part_name(config.model), part_name(config.dataset))
+    return id_of_tree(tree_of(config), names)
 
 
 def tree_of(config: RunParts) -> dict[str, Any]:

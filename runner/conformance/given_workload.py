@@ -40,6 +40,11 @@ class GivenConfig(RunConfig):
     def __post_init__(self) -> None:
         return
 
+    @cached_property
+    def run_id(self) -> str:
+        """The same for all scenarios: their parts are objects, which have no keys to hash."""
+        return "given"
+
 
 @dataclass
 class GivenOptimizer(Optimizer):

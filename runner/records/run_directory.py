@@ -311,8 +311,8 @@ def of_attempt(stem: str, attempt: int) -> str:
 def write_data_file(run_dir: Path, facts: Mapping[str, Any], *, begun: bool) -> None:
     """Write data.json of a run that is about to start: which files its samples are.
 
-    `facts`: with `files`, a digest of names, labels and sizes. `begun`: the run has been started before.
-    Raises ConfigError if such a run would go on with other files.
+    `facts`: with `files`, a digest of names, labels, sizes and content. `begun`: the run has been started
+    before. Raises ConfigError if such a run would go on with other files.
     """
     if begun:
         check_same_data(run_dir, facts.get("files", ""))
@@ -331,6 +331,6 @@ def check_same_data(run_dir: Path, files: str) -> None:
     if before and files != before:
         raise ConfigError(
             f"{run_dir / DATA_FILE}: the files of the data set are others than those that the run was "
-            f"started with (names, labels, sizes; digest {before}, now {files or 'none'}); bring those back, "
-            "or start anew with run.repeat=1"
+            f"started with (names, labels, sizes, content; digest {before}, now {files or 'none'}); bring "
+            "those back, or start anew with run.repeat=1"
         )

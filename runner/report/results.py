@@ -12,6 +12,7 @@ from .claims import convergence_points, paper_claims
 from .claims.judge import JudgedClaim, judge
 from .claims.speedups import Speedups, all_speedups
 from .data.arms import Comparison, compare, row_of
+from .data.examination import examined
 from .data.load import Run, load_runs
 
 
@@ -47,7 +48,7 @@ class Results:
     @property
     def trouble(self) -> list[Run]:
         """Runs that did not finish or cannot be trusted."""
-        return [run for run in self.runs if run.state != "finished" or run.invalid]
+        return [run for run in self.runs if run.state != "finished" or run.invalid or run.distrusted]
 
     @property
     def resumed(self) -> list[Run]:
@@ -96,7 +97,7 @@ def results_of(directory: Path, asked: str, config_dir: Path | None) -> Results:
     `config_dir`.
     """
     folders = [config_dir] if config_dir else []
-    runs = load_runs(directory, asked)
+    runs = examined(load_runs(directory, asked))
     comparisons = compare(runs)
     speedups = checked(all_speedups(comparisons, convergence_points.load(folders)))
     judged = judge(paper_claims.load(folders), speedups, comparisons)

@@ -11,7 +11,6 @@ the plan. Fields: docs/records.md.
 
 import dataclasses
 import errno
-import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,12 +19,10 @@ from pathlib import Path
 from ...strategies.errors import ConfigError, MachineError
 from ..config.compose import Request
 from ..config.run_config import RunConfig
-from ..records.json_lines import RecordWriter, Row, read_records
+from ..records.json_lines import RecordWriter, Row
+from ..records.plan_file import FILE, PLAN_SCHEMA_VERSION, declared
 from ..records.run_directory import RunDirectory, State
 from ..records.seed_ranges import COPIES, block_of
-
-FILE = "plan.jsonl"
-PLAN_SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,23 +135,6 @@ def plan_of(requests: Sequence[Request]) -> StudyPlan:
         refused=[request for request in kept if request.config is None],
         copies=list(dict.fromkeys(config.study.arm or config.study.role for config in copies)),
     )
-
-
-def declared(folder: Path) -> dict[str, float]:
-    """Run id -> when it was declared first, s since 1970; {} without a plan, nothing from broken lines."""
-    try:
-        rows = read_records(folder / FILE).rows
-    except OSError:
-        return {}
-    first: dict[str, float] = {}
-    for row in rows:
-        unix, runs = row.get("unix"), row.get("runs")
-        if isinstance(unix, bool) or not isinstance(unix, int | float) or not math.isfinite(unix):
-            continue
-        for run in runs if isinstance(runs, list) else []:
-            if isinstance(run, str):
-                first[run] = min(unix, first.get(run, unix))
-    return first
 
 
 def declare(

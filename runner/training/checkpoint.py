@@ -1,8 +1,9 @@
 """Checkpoint files: written so that a kill at any moment leaves a whole one, read without running code.
 
 A checkpoint is a folder `checkpoints/step_<n>/` with one file per rank, the averaged model, and a manifest of
-sizes and checksums. It is written under a temporary name; rank 0 renames it once all ranks have flushed their
-files. The checkpoint before it is kept. Files are read with `weights_only=True`: numbers, strings, containers
+sizes and checksums, which also has the checksum of the manifest before it. Each rank's file names the run. It
+is written under a temporary name; rank 0 renames it once all ranks have flushed their files. The checkpoint
+before it is kept. Files are read with `weights_only=True`: numbers, strings, containers
 and tensors, no code.
 """
 
@@ -91,8 +92,10 @@ def publish(partial: Path, step: int, ranks: int) -> None:
     """Write the manifest of the files in `partial`, and rename the folder to the final name of `step`."""
     final = folder_of(partial.parent, step)
     names = [*map(rank_file, range(ranks)), MODEL]
+    before = _before(final)
     manifest = {
         "step": step,
+        "parent": _checksum(before / MANIFEST) if before else "",
         "files": {n: [(partial / n).stat().st_size, _checksum(partial / n)] for n in names},
     }
     with (partial / MANIFEST).open("w", encoding="utf-8") as file:
@@ -130,11 +133,12 @@ def verify(path: Path) -> dict[str, Any]:
     """Check sizes and checksums against the manifest and return it.
 
     Raises:
-        ConfigError: a file is missing, cut or changed.
+        ConfigError: a file is missing, cut or changed, or the checkpoint does not follow the one before it.
     """
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         files = {str(name): (int(size), str(digest)) for name, (size, digest) in manifest["files"].items()}
+        parent = str(manifest["parent"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{path / MANIFEST}: is missing or damaged ({error})") from error
     for name, (size, digest) in files.items():
@@ -145,7 +149,21 @@ def verify(path: Path) -> dict[str, Any]:
             raise ConfigError(f"{file}: has {file.stat().st_size} bytes, {size} were written")
         if _checksum(file) != digest:
             raise ConfigError(f"{file}: its content has changed since it was written")
+    before = _before(path)
+    if before and _checksum(before / MANIFEST) != parent:
+        raise ConfigError(f"{path}: does not follow {before.name}, which lies beside it")
     return manifest
+
+
+def _before(path: Path) -> Path | None:
+    """The checkpoint with the next smaller step beside `path`; None without one or without its manifest."""
+    earlier = next((other for other in complete(path.parent) if other.name < path.name), None)
+    if earlier is None:
+        return None
+    try:
+        return earlier if "files" in json.loads((earlier / MANIFEST).read_text(encoding="utf-8")) else None
+    except (OSError, ValueError, TypeError):
+        return None
 
 
 def read(file: Path) -> Any:

@@ -109,6 +109,7 @@ class TrainContext:
         self.callbacks: Sequence[Callback] = (self.loader, *backend.callbacks)
         self.eval_every = config.train.eval_every_samples or len(self.data.train)
         self.state = TrainState(
+            run_id="" if self.checkpoints is None else config.run_id,
             ranks_of_nodes=self.comm.topology.ranks_of_nodes,
             device=backend.device,
             progress=self.progress,
@@ -290,7 +291,7 @@ class TrainContext:
             where = ", ".join(map(str, differ[:, 0].nonzero().flatten().tolist()))
             raise ConfigError(
                 f"the files of the data set are others on rank {where} than on rank 0 (names, labels, "
-                "sizes); each node needs the same: copy them, and daso-bench prepare there"
+                "sizes, content); each node needs the same: copy them, and daso-bench prepare there"
             )
         if differ.any():
             raise RuntimeError("ranks built different models: names, shapes or types of parameters differ")

@@ -92,11 +92,13 @@ class LossSums:
 class TrainState:
     """All that determines the next step of one rank, bit for bit, and the sums of its records.
 
-    `learning_rate`: of the last step. `watch`: state of a schedule that waits for a plateau of the loss.
-    `begun_ns`: when the training clock of this attempt started. Optimizer, scaler and random generators
+    `run_id`: whose state it is, "" without checkpoints. `learning_rate`: of the last step. `watch`: state of
+    a schedule that waits for a plateau of the loss. `begun_ns`: when the training clock of this attempt
+    started. Optimizer, scaler and random generators
     belong to the replica.
     """
 
+    run_id: str
     ranks_of_nodes: Sequence[int]
     device: torch.device
     progress: Progress
@@ -119,6 +121,7 @@ class TrainState:
         train_ns = clock.segments["train"]
         return {
             "format": FORMAT,
+            "run_id": self.run_id,
             "ranks_of_nodes": list(self.ranks_of_nodes),
             "device": self.device.type,
             "progress": {name: getattr(self.progress, name) for name in POSITION},
@@ -168,7 +171,8 @@ class TrainState:
         Rank 0 chooses for all: ranks must not resume from different checkpoints where only one finds damage.
 
         Raises:
-            ConfigError: it was written by ranks with other nodes, or on another kind of device.
+            ConfigError: it is another run's, or was written by ranks with other nodes, or on another kind of
+                device.
         """
         if checkpoints is None:
             return None
@@ -188,12 +192,17 @@ class TrainState:
         return path.name
 
     def _check_shape(self, path: Path, state: dict[str, Any]) -> None:
-        """Raise ConfigError for other ranks, or a device with other arithmetic and random numbers."""
+        """Raise ConfigError for another run or other ranks, or a device with other arithmetic."""
         shape, device = list(self.ranks_of_nodes), self.device.type
         if state["format"] != FORMAT or state["ranks_of_nodes"] != shape:
             raise ConfigError(
                 f"{path}: was written by format {state['format']} on ranks {state['ranks_of_nodes']}, "
                 f"this run is format {FORMAT} on ranks {shape}"
+            )
+        if state["run_id"] != self.run_id:
+            raise ConfigError(
+                f"{path}: is a checkpoint of run {state['run_id']}, this run is {self.run_id}; remove it: "
+                "`daso-bench resume` goes on from this run's own checkpoints or begins anew"
             )
         saved = state["device"]
         if saved != device:

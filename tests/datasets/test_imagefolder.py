@@ -53,6 +53,18 @@ def three(tmp_path: Path) -> Path:
     return tmp_path / "set"
 
 
+def test_the_content_is_looked_at_before_each_start(three: Path) -> None:
+    """Also where times are as they were; the manifest is made again, and a run that goes on is refused."""
+    dataset = small(three, check="none")
+    before = about_of(dataset)["files"]
+    for path in three.glob("*/*.png"):
+        content, times = bytearray(path.read_bytes()), path.stat()
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert about_of(dataset)["files"] != before
+
+
 def test_stop_names_every_bad_file_with_its_reason(images: Path) -> None:
     with pytest.raises(ValueError, match="2 of 44 files are bad") as caught:
         small(images).prepare()
@@ -268,7 +280,7 @@ def test_a_damaged_manifest_and_one_of_another_format_are_made_anew(
     dataset.prepare()
     assert path.read_bytes() == whole
     monkeypatch.setattr(verification, "FORMAT", verification.FORMAT + 1)
-    with pytest.raises(OSError, match=r"damaged \(format 2, this version reads 3"):
+    with pytest.raises(OSError, match=r"damaged \(format 3, this version reads 4"):
         dataset.manifest()
     dataset.prepare()
     assert len(dataset.manifest().paths["train"]) == 24

@@ -27,6 +27,7 @@ from .speedups import ArmSpeedup, Speedups, evaluations
 NO_ARM = "no arm here is about it"
 TIME = ("fixed_work", "time_to_target", "efficiency")
 NATIVE = "native"
+EXPLORATORY = "exploratory"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +105,8 @@ def _judged(claim: Claim, study: Speedups, line: ArmSpeedup) -> JudgedClaim:
     measure = no_loss if claim.direction == "not_worse" else HEADLINES[claim.headline]
     made, measured = measure(_Case(claim=hypothesis, study=study, line=line, conditions=conditions))
     if study.exploratory and made.word != "no verdict":
-        made = replace(made, remarks=(*made.remarks, f"exploratory: {study.exploratory}"))
+        remarks, reasons = (*made.remarks, EXPLORATORY), (*made.reasons, f"exploratory: {study.exploratory}")
+        made = replace(made, remarks=remarks, reasons=reasons)
     return JudgedClaim(
         claim=claim,
         comparison=study.comparison,

@@ -71,6 +71,15 @@ def name_of(target: str) -> str | None:
     return name if isinstance(name, str) and name else None
 
 
+def label_of(target: str) -> str | None:
+    """What a run id calls the class of `target`: its `name`, else its module; None without its source."""
+    module = target.rpartition(".")[0]
+    file = _file(module)
+    if file is None or _parsed(file) is None:
+        return None
+    return name_of(target) or module.rpartition(".")[2]
+
+
 def _declared(target: str, attribute: str, seen: frozenset[str] = frozenset()) -> Any:
     """The literal that the class, or one it inherits from, gives the attribute; None without one."""
     module, _, name = target.rpartition(".")

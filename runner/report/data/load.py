@@ -32,7 +32,8 @@ class Run:
     `evaluations` holds the surviving rows only; `replaced_rows` counts those that a later attempt replaced.
     `rank_rows` holds every train interval of every attempt with its rank.
     `environment` is that of all attempts, what differs between them as text; `start` the row with which the
-    first began. `copies`: places of other copies of this run directory.
+    first began. `copies`: places of other copies of this run directory. `folder`: where it lies.
+    `distrusted`: why its records cannot be believed (`examination.examined`); such a run gives no numbers.
     """
 
     place: str
@@ -46,6 +47,8 @@ class Run:
     damage: list[str]
     start: StartRow = field(default_factory=lambda: StartRow.read({}))
     copies: tuple[str, ...] = ()
+    folder: Path = Path()
+    distrusted: tuple[str, ...] = ()
 
     @property
     def run_id(self) -> str:
@@ -154,10 +157,13 @@ class Run:
 
     @property
     def counted(self) -> bool:
-        return self.state in COUNTED and not self.invalid
+        return self.state in COUNTED and not self.invalid and not self.distrusted
 
     @property
     def reason(self) -> str:
+        """Why it gives no numbers, or how it ended; "" if it finished."""
+        if self.distrusted:
+            return f"its records contradict each other: {'; '.join(self.distrusted)}"
         return "; ".join(self.timing_reasons) if self.invalid else str(self.status.get("reason") or "")
 
     @property
@@ -331,7 +337,8 @@ def load_runs(directory: Path, asked: str) -> list[Run]:
 def without_copies(runs: Iterable[Run]) -> list[Run]:
     """Each run once: of several copies of its directory the one that got furthest, which names the others.
 
-    Copies have the same study, id and start. A run without a start is taken for itself.
+    Copies have the same study, id and start. A run without a start is taken for itself. Of copies that got as
+    far, the one whose folder has the name of the run is kept.
     """
     groups: dict[tuple[Any, ...], list[Run]] = defaultdict(list)
     for run in runs:
@@ -339,7 +346,7 @@ def without_copies(runs: Iterable[Run]) -> list[Run]:
         groups[(run.place,) if started is None else (run.study, run.run_id, started)].append(run)
     kept: list[Run] = []
     for copies in groups.values():
-        furthest = max(copies, key=lambda run: (run.counted, run.train_s or 0.0))
+        furthest = max(copies, key=lambda r: (r.counted, r.train_s or 0.0, r.folder.name == r.run_id))
         places = tuple(run.place for run in copies if run is not furthest)
         kept.append(replace(furthest, copies=places) if places else furthest)
     return kept
@@ -370,6 +377,7 @@ def load_run(path: Path, place: str) -> Run:
         start=StartRow.read(next((row for row in rows if row.get("kind") == StartRow.kind), {})),
         replaced_rows=len(rows) - len(kept),
         damage=damage,
+        folder=path,
     )
 
 

@@ -1,9 +1,7 @@
-"""Run directories made by hand, as the launcher and the ranks would leave them."""
+"""Run directories made by hand, as the launcher and the ranks would leave them: their records agree."""
 
-import json
 import math
 import sys
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ import pytest
 import yaml
 
 from daso_bench.runner.records.json_lines import RecordWriter, write_json
+from daso_bench.runner.records.run_identity import id_of_tree
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -31,6 +30,7 @@ def _config(strategy: str, seed: int, target: float | None, arm: str, **more: An
         | more.get("settings", {}),
         "model": {"_target_": "daso_bench.models.small.SmallCNN", "channels": [8, 16, 32], "norm": "none"},
         "dataset": {"_target_": "daso_bench.datasets.digits.Digits"},
+        "reader": {"_target_": "daso_bench.runner.config.reader_config.NoReader"},
         "optimizer": {"_target_": "daso_bench.runner.config.optimizers.SGD", "lr": 0.1, "momentum": 0.9},
         "schedule": {
             "_target_": "daso_bench.runner.config.schedules.Cosine",
@@ -39,6 +39,7 @@ def _config(strategy: str, seed: int, target: float | None, arm: str, **more: An
         },
         "cluster": {"nodes": 2, "ranks_per_node": [2, 2]} | more.get("cluster", {}),
         "launcher": {"name": more.get("world", "local"), "threads_per_rank": "auto", "port": None}
+        | {"pin": False, "timing_only": False}
         | more.get("launcher", {}),
         "train": {"epochs": 12, "global_batch_size": 64, "target": target, "target_metric": "accuracy"}
         | {"eval_every_samples": 1000, "eval_phase": 0.0}
@@ -50,8 +51,11 @@ def _config(strategy: str, seed: int, target: float | None, arm: str, **more: An
     }
 
 
-def _evaluations(accuracies: Sequence[float], train_s: float) -> list[dict[str, Any]]:
-    """One evaluation every 1,000 samples and `train_s` seconds of training; clocks add up."""
+def _evaluations(accuracies: Sequence[float], train_s: float, seed: int) -> list[dict[str, Any]]:
+    """One evaluation every 1,000 samples and `train_s` seconds of training; clocks add up.
+
+    No two seeds have equal losses.
+    """
     return [
         {
             "kind": "evaluation",
@@ -64,7 +68,7 @@ def _evaluations(accuracies: Sequence[float], train_s: float) -> list[dict[str, 
             "accuracy": accuracy,
             "correct": None if math.isnan(accuracy) else round(accuracy * 360),
             "count": 360,
-            "loss": math.nan if math.isnan(accuracy) else 2.3 * (1 - accuracy),
+            "loss": math.nan if math.isnan(accuracy) else 2.3 * (1 - accuracy) + 1e-6 * seed,
             "train_loss": 2.0,
             "train_s": train_s * number,
             "wall_s": (train_s + 10.0) * number,
@@ -103,10 +107,14 @@ def _make_run(
     """
     more = more | {"train": {"target_metric": metric} | more.get("train", {})}
     settings = _config(strategy, seed, target, arm, **more)
-    digest = f"{zlib.crc32(json.dumps(settings).encode()):08x}"
-    run_id = f"{strategy}-small_cnn-digits-s{seed}-{digest}"
+    # Sizes and assumptions change settings, which these configurations do not: here they count repeats.
+    while True:
+        run_id = id_of_tree(settings, (strategy, "small_cnn", "digits"))
+        path = root / settings["study"]["name"] / run_id
+        if not path.exists():
+            break
+        settings["run"]["repeat"] += 1
     settings["run"]["id"] = run_id
-    path = root / settings["study"]["name"] / run_id
     (path / "ranks").mkdir(parents=True)
     (path / "config.yaml").write_text(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
     environment = {
@@ -118,9 +126,12 @@ def _make_run(
     }
     ranks = [{"rank": r, "node": r // 2, "device": "cpu", "threads": 1} for r in range(4)]
     write_json(path / "environment.json", environment | {"world": more.get("world", "local"), "ranks": ranks})
-    done = list(_evaluations(accuracies, train_s) if rows is None else rows)
+    done = list(_evaluations(accuracies, train_s, seed) if rows is None else rows)
     done = done if metric == "accuracy" else [_judged(row, metric) for row in done]
     timing = {"valid": not untimed, "reasons": list(untimed)}
+    closes = status in ("finished", "diverged") and done
+    closing = _summary(done, payload, exposed, settings["train"]["epochs"]) if closes else {}
+    written = ("kind", "attempt", "step", "samples")
     write_json(
         path / "status.json",
         {
@@ -132,23 +143,32 @@ def _make_run(
             "reason": reason,
             "labels": list(labels),
             "attempts": list(attempts) or [{"number": 1, "started_unix": 1000, "ended_unix": 1400}],
-            "summary": None,
+            "summary": {key: value for key, value in closing.items() if key not in written} or None,
         },
     )
     with RecordWriter(path / "metrics.jsonl") as writer:
         for row in done:
             writer.write(row)
-        if status in ("finished", "diverged") and done:
-            writer.write(_summary(done[-1], payload, exposed))
+        if closing:
+            writer.write(closing)
     with open(path / "metrics.jsonl", "a") as file:
         file.write(tail)
-    for rank in range(2):
+    parts = {name: share * train_s for name, share in _shares(exposed).items()}
+    for rank in range(4):
         with RecordWriter(path / "ranks" / f"{rank}.jsonl") as writer:
             for index, row in enumerate(done):
-                writer.write(
-                    {"kind": "train_interval", "attempt": row["attempt"], "index": index, "train_s": train_s}
-                )
+                place = {"attempt": row["attempt"], "index": index}
+                writer.write({"kind": "train_interval", **place, "train_s": train_s, "parts_s": parts})
+    with RecordWriter(path.parent / "plan.jsonl") as plan:
+        study = settings["study"]
+        declared = {key: study.get(key) for key in ("baseline", "level")}
+        plan.write({"kind": "stage", "unix": 0, **declared, "targets": [target], "runs": [run_id]})
     return path
+
+
+def _shares(exposed: float) -> dict[str, float]:
+    """Of training time: its parts."""
+    return {"compute": 0.8 - exposed, "exposed": exposed, "waiting": 0.1, "data": 0.04, "step_other": 0.06}
 
 
 def _judged(row: dict[str, Any], metric: str) -> dict[str, Any]:
@@ -167,10 +187,12 @@ def _headlines(row: dict[str, Any]) -> list[str]:
     return [name for name in ("accuracy", "miou") if name in row]
 
 
-def _summary(last: dict[str, Any], payload: tuple[float, float], exposed: float) -> dict[str, Any]:
-    """The closing row of an attempt whose last evaluation is `last`."""
+def _summary(
+    rows: Sequence[dict[str, Any]], payload: tuple[float, float], exposed: float, epochs: int
+) -> dict[str, Any]:
+    """The closing row of a run with the evaluations `rows`, which did all its epochs."""
+    last = rows[-1]
     spent = last["train_s"]
-    parts = {"compute": 0.8 - exposed, "exposed": exposed, "waiting": 0.1, "data": 0.04, "step_other": 0.06}
     return {
         "kind": "summary",
         "attempt": last["attempt"],
@@ -182,6 +204,8 @@ def _summary(last: dict[str, Any], payload: tuple[float, float], exposed: float)
         "samples_per_s": last["samples"] / spent,
         "payload_bytes": {"intra": payload[0], "inter": payload[1]},
         "ring_bytes": {"intra": payload[0] * 1.5, "inter": payload[1] * 1.5},
-        "parts_s": {name: share * spent for name, share in parts.items()},
+        "parts_s": {name: share * spent for name, share in _shares(exposed).items()},
+        "evaluations": len({row["step"] for row in rows}),
+        "epochs": epochs,
         "labels": [],
     }

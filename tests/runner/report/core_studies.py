@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from sharing import Make, compared
+from sharing import Make, agree, compared
 
 from daso_bench.runner.report.data.arms import Comparison
 
@@ -77,3 +77,4 @@ def _run(make_run: Make, root: Path, name: str, core: Core, seed: int) -> None:
     (path / "config.yaml").write_text(yaml.safe_dump(config))
     (path / "environment.json").write_text(json.dumps(environment))
     (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    agree(path)

@@ -1,6 +1,7 @@
 """Shared by the tests of the report: the comparisons of a folder, the tables of a section, a CSV file."""
 
 import csv
+import json
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TypeVar
 import yaml
 
 from daso_bench.runner.config.groups import CONF
+from daso_bench.runner.records.run_identity import id_of_tree
 from daso_bench.runner.report.data.arms import Comparison, compare
 from daso_bench.runner.report.data.load import load_runs
 from daso_bench.runner.report.results import Results
@@ -44,6 +46,30 @@ def tables_of(kind: type[Section], comparisons: Sequence[Comparison]) -> dict[st
     """The tables of a section that needs no ratios and no verdicts."""
     runs = [run for comparison in comparisons for run in comparison.runs]
     return kind(Results(runs=runs, comparisons=list(comparisons), speedups=[], judged=[])).tables()
+
+
+def agree(path: Path) -> Path:
+    """Make the records of a run agree again, and with its plan, after a test changed some; its new folder.
+
+    Its ranks are those of environment.json, and each has the intervals of the first.
+    """
+    config = yaml.safe_load((path / "config.yaml").read_text())
+    name = id_of_tree(config, path.name.split("-")[:3])
+    config["run"]["id"] = name
+    (path / "config.yaml").write_text(yaml.safe_dump(config))
+    status = json.loads((path / "status.json").read_text())
+    summary = json.loads((path / "metrics.jsonl").read_text().splitlines()[-1])
+    if summary["kind"] == "summary":
+        status["summary"] = {key: value for key, value in summary.items() if key != "kind"}
+    (path / "status.json").write_text(json.dumps(status | {"run_id": name}))
+    intervals = (path / "ranks" / "0.jsonl").read_text()
+    for file in (path / "ranks").iterdir():
+        file.unlink()
+    for rank in range(len(json.loads((path / "environment.json").read_text())["ranks"])):
+        (path / "ranks" / f"{rank}.jsonl").write_text(intervals)
+    plan = path.parent / "plan.jsonl"
+    plan.write_text(plan.read_text().replace(path.name, name))
+    return path.rename(path.parent / name)
 
 
 def table(path: Path) -> list[dict[str, str]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from sharing import Make, all_compared
+from sharing import Make, agree, all_compared
 from sharing import table as rows
 
 from daso_bench.runner.report.build import report
@@ -85,6 +85,7 @@ def make_study(make_run: Make, tmp_path: Path) -> Callable[..., Path]:
                 config = yaml.safe_load((run / "config.yaml").read_text())
                 config["cluster"] |= {"nodes": nodes, "links": {"inter": {"rate_gbit": rate}}}
                 (run / "config.yaml").write_text(yaml.safe_dump(config))
+                agree(run)
         return tmp_path / "results"
 
     return make

@@ -18,6 +18,8 @@ from daso_bench.runner.report.sections.runs import RunSection
 
 def on(path: Path, waiting: list[list[float]], told: Any = None, device: Any = None) -> Path:
     """The run with `waiting[r]` seconds of each 10 s interval of rank r, its summary, its devices."""
+    for file in (path / "ranks").iterdir():
+        file.unlink()
     for rank, intervals in enumerate(waiting):
         with open(path / "ranks" / f"{rank}.jsonl", "w") as file:
             for number, waiting_s in enumerate(intervals):
@@ -48,7 +50,11 @@ def test_waiting_is_a_ranks_own_over_all_its_intervals(make_run: Make, tmp_path:
 
 
 def test_a_rank_that_records_nothing_leaves_all_waiting_out(make_run: Make, tmp_path: Path) -> None:
-    assert waited(load_run(make_run(tmp_path), "place")) == []
+    path = make_run(tmp_path)
+    (path / "ranks" / "1.jsonl").write_text(
+        '{"kind": "train_interval", "attempt": 1, "index": 0, "train_s": 9}'
+    )
+    assert waited(load_run(path, "place")) == []
 
 
 @pytest.mark.parametrize(

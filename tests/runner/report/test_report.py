@@ -168,12 +168,13 @@ def test_resumed_run_counts_useful_time(make_run: Make, tmp_path: Path) -> None:
         {"number": 2, "started_unix": 1400, "ended_unix": 1440},
     ]
     path = make_run(tmp_path / "results", target=0.6, rows=rows, attempts=attempts)
-    with open(path / "ranks" / "0.jsonl", "w") as file:
-        for attempt, steps in ((1, 50), (2, 20)):
-            for interval in range(steps):
-                row = {"kind": "train_interval", "attempt": attempt, "index": interval, "train_s": 2.0}
-                print(json.dumps(row), file=file)
-    (path / "ranks" / "1.jsonl").unlink()
+    intervals = [
+        {"kind": "train_interval", "attempt": attempt, "index": interval, "train_s": 2.0}
+        for attempt, first, end in ((1, 0, 50), (2, 40, 60))
+        for interval in range(first, end)
+    ]
+    for file in (path / "ranks").iterdir():
+        file.write_text("".join(json.dumps(row) + "\n" for row in intervals))
     page = report(tmp_path / "results", tmp_path / "out")
     (run,) = table(tmp_path / "out" / "runs.csv")
     assert (run["evaluations"], run["replaced_rows"], run["resumed"]) == ("60", "10", "True")

@@ -1,6 +1,7 @@
 """The equally tuned rows: a comparison of their own, what tuning cost, regret, and whether it was fair."""
 
 import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 from sharing import Make, all_compared, table, tables_of
 
+from daso_bench.runner.records.json_lines import write_json
 from daso_bench.runner.records.seed_ranges import TRIAL
 from daso_bench.runner.report.build import report
 from daso_bench.runner.report.claims.fairness import FairnessRow, fairness, forbidding
@@ -117,7 +119,11 @@ def test_second_baselines_are_no_tuned_arms(make_run: Make, tmp_path: Path):
 def test_the_page_shows_both_rows_and_what_tuning_cost(make_run: Make, tmp_path: Path):
     rows(make_run, tmp_path / "runs", "ddp", (100, 101, 102), (90, 91, 92))
     rows(make_run, tmp_path / "runs", "daso", (80, 81, 82), (70, 71, 72))
-    page = report(tmp_path / "runs", tmp_path / "out").read_text()
+    trial = make_run(tmp_path / "trials", place={"arm": "ddp"}, study="quick_tune")
+    shutil.copytree(trial.parent, tmp_path / "runs" / "quick_tune")
+    won = {"settings": {"strategy.sync_every": 8}, "trials": [{"run": trial.name, "train_s": 9.0}]}
+    write_json(tmp_path / "runs" / "quick_tune" / "tune.json", {"arms": {"ddp": won, "daso": won}})
+    page = report(tmp_path / "runs" / "quick", tmp_path / "out").read_text()
     titles = re.findall(r"<h2[^>]*>([^<]*)", page)
     assert "The answer: small_cnn on digits, paper&#39;s settings" in titles
     assert "The answer: small_cnn on digits, equally tuned" in titles

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from daso_bench.runner.config.load import requests
-from daso_bench.runner.studies.plan import FILE, PlannedRun, declare, declared, plan_of
+from daso_bench.runner.records.plan_file import FILE, declared
+from daso_bench.runner.studies.plan import PlannedRun, declare, plan_of
 from daso_bench.strategies.errors import MachineError
 
 

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import shutil
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,24 @@ def test_a_damaged_newest_one_is_named_and_the_one_before_is_used(tmp_path: Path
     assert len(sentences) == 1
     assert str(victim) in sentences[0]
     assert words in sentences[0]
+
+
+def test_a_checkpoint_from_elsewhere_does_not_follow_the_one_beside_it(tmp_path: Path):
+    own = save(tmp_path / "own", 1)
+    save(tmp_path / "other", 1, 2.0)
+    shutil.copytree(save(tmp_path / "other", 2), tmp_path / "own" / "step_0000000002")
+    path, sentences = checkpoint.newest_valid(tmp_path / "own")
+    assert path == own
+    assert len(sentences) == 1
+    assert sentences[0].endswith("step_0000000002: does not follow step_0000000001, which lies beside it")
+
+
+@pytest.mark.parametrize("damage", [halve, Path.unlink])
+def test_a_lost_older_manifest_leaves_the_newer_checkpoint_whole(tmp_path: Path, damage):
+    older, newer = save(tmp_path, 1), save(tmp_path, 2)
+    damage(older / "manifest.json")
+    assert checkpoint.newest_valid(tmp_path) == (newer, [])
+    assert checkpoint.newest_valid(tmp_path) == (save(tmp_path, 2, 3.0), []), "saved again"
 
 
 def test_nothing_whole_is_nothing(tmp_path: Path):

@@ -122,6 +122,15 @@ def test_resume_refuses_another_shape(tmp_path: Path):
         run(config(ranks=[4], checkpoint_every_samples=48), checkpoints=tmp_path)
 
 
+def test_resume_refuses_the_checkpoint_of_another_run(tmp_path: Path):
+    cfg, other = (config(epochs=2, checkpoint_every_samples=48, seed=seed) for seed in (1, 2))
+    with pytest.raises(Dies):
+        run(other, checkpoints=tmp_path, loop=dies_after(4))
+    words = f"step_0000000003: is a checkpoint of run {other.run_id}, this run is {cfg.run_id}; remove it"
+    with pytest.raises(ConfigError, match=words):
+        run(cfg, checkpoints=tmp_path, attempt=2)
+
+
 def test_resume_refuses_another_kind_of_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     cfg = config(ranks=[2], epochs=2, checkpoint_every_samples=48)
     state_dict = TrainState.state_dict

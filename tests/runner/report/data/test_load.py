@@ -57,10 +57,10 @@ def test_a_copied_run_directory_counts_once_and_is_told_once(
     shutil.copytree(first, runs / "backup" / "of_the_first")
     both = load_runs(runs, "test")
     assert [(run.strategy, run.place) for run in both] == [
-        ("ddp", "backup/of_the_first"),
+        ("ddp", f"quick/{first.name}"),
         ("daso", both[1].place),
     ]
-    told = f"{first.name} was found twice and counts once: backup/of_the_first, quick/{first.name}"
+    told = f"{first.name} was found twice and counts once: quick/{first.name}, backup/of_the_first"
     assert [run.found_again for run in both] == [told, ""]
     assert show_verdicts(runs, None) == 0
     assert "".join(capsys.readouterr().out.split()).count("".join(told.split())) == 1

@@ -1,0 +1,67 @@
+"""`plan.jsonl` in the folder of a study: which runs were declared, when, and with which baseline and targets.
+
+One row for each stage, written by the front end before its first run starts. Fields: docs/records.md.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .json_lines import read_records
+
+FILE = "plan.jsonl"
+PLAN_SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """What one command declared. `unix`: s since 1970; `runs`: their ids; `targets`: None for no target."""
+
+    unix: float
+    baseline: str
+    level: float | None
+    targets: tuple[float | None, ...]
+    runs: tuple[str, ...]
+
+
+def stages_of(folder: Path) -> list[Stage]:
+    """The stages in their order; [] without a plan, nothing from broken lines."""
+    try:
+        rows = read_records(folder / FILE).rows
+    except OSError:
+        return []
+    return [stage for row in rows if (stage := _stage(row))]
+
+
+def declared(folder: Path) -> dict[str, float]:
+    """Run id -> when it was declared first, s since 1970; {} without a plan."""
+    first: dict[str, float] = {}
+    for stage in stages_of(folder):
+        for run in stage.runs:
+            first[run] = min(stage.unix, first.get(run, stage.unix))
+    return first
+
+
+def _stage(row: Mapping[str, Any]) -> Stage | None:
+    """None for a row without a time."""
+    unix, level = row.get("unix"), row.get("level")
+    if unix is None or not _is_number(unix):
+        return None
+    return Stage(
+        unix=unix,
+        baseline=str(row.get("baseline") or ""),
+        level=level if _is_number(level) else None,
+        targets=tuple(value for value in _items(row, "targets") if value is None or _is_number(value)),
+        runs=tuple(run for run in _items(row, "runs") if isinstance(run, str)),
+    )
+
+
+def _items(row: Mapping[str, Any], name: str) -> list[Any]:
+    value = row.get(name)
+    return value if isinstance(value, list) else []
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,271 @@
+"""Examines the records of runs: whether they agree with each other. A run that fails gives no numbers.
+
+One function per fact of a run, each with a sentence for every contradiction; `seeds_apart` and `tuning_shown`
+look at several runs. They find changed, cut and copied records, not the intention behind them. Source:
+docs/method.md, "Plan and records".
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from ... import PACKAGE
+from ...records.json_lines import read_json
+from ...records.run_identity import id_of_tree
+from ...records.trees import flatten
+from .declared import label_of
+from .load import PARTS, Run, number, value_at
+
+ROUNDING = 0.01  # docs/records.md: sums of parts and intervals agree within 1 %
+WHOLE = ("finished", "diverged")  # an attempt that came to an end of its own wrote a summary
+FEWEST_LOSSES = 3  # fewer can be equal by chance, or because nothing was learnt
+
+
+def examined(runs: Iterable[Run]) -> list[Run]:
+    """The runs in their order, each with the reasons why its records cannot be believed."""
+    runs = list(runs)
+    reasons = {run.place: [sentence for fact in FACTS for sentence in fact(run)] for run in runs}
+    for place, sentence in [*seeds_apart(runs), *tuning_shown(runs)]:
+        reasons[place].append(sentence)
+    return [replace(run, distrusted=tuple(reasons[run.place])) for run in runs]
+
+
+# ------------------------------------------------------------------ one run
+
+
+def identity(run: Run) -> Iterator[str]:
+    """The run id of its configuration against its folder, its status and its own `run.id`."""
+    if not run.config or _lost_trace(run.config):
+        return
+    recorded = {
+        "folder": run.folder.resolve().name,
+        "run.id": value_at(run.config, "run", "id"),
+        "status.json": run.status.get("run_id"),
+    }
+    # Models name themselves by their keys, and of a strategy without source here no name is known.
+    _, *others = [*str(recorded["run.id"]).split("-"), "", "", ""][:3]
+    strategy = label_of(str(value_at(run.config, "strategy", "_target_") or "")) or run.strategy
+    try:
+        wanted = id_of_tree(run.config, (strategy, *others))
+    except (KeyError, TypeError, AttributeError, ValueError):
+        yield "config.yaml is not complete: no run id follows from it"
+        return
+    wrong = [f"{where} {name}" for where, name in recorded.items() if name is not None and name != wanted]
+    if wrong:
+        yield f"config.yaml is that of run {wanted}, not of {', '.join(wrong)}"
+
+
+def world(run: Run) -> Iterator[str]:
+    """Where it ran: the launcher of the configuration against environment.json."""
+    asked, made = value_at(run.config, "launcher", "name"), run.environment.get("world")
+    if asked and made and asked != made:
+        yield f"config.yaml has launcher={asked}, environment.json was written by {made}"
+
+
+def strategy_named(run: Run) -> Iterator[str]:
+    """The study's name of its arm against the strategy that ran."""
+    for key, name in (("study.arm", run.arm_name), ("study.tuned", run.tuned)):
+        first = name.replace(",", " ").split(" ")[0]
+        if first in _strategies() and first != run.strategy:
+            yield f"{key}={name} is the name of another strategy, {run.strategy} ran"
+
+
+def whole(run: Run) -> Iterator[str]:
+    """Evaluations without gaps; of a finished run all steps, and a summary that status.json repeats."""
+    rows = sorted(run.evaluations, key=lambda row: _order(row.get("index")))
+    if [row.get("index") for row in rows] != list(range(len(rows))):
+        yield "metrics.jsonl: evaluations are missing or doubled"
+    for key in ("step", "samples", "train_s"):
+        values = [number(row.get(key)) or 0.0 for row in rows]
+        if any(later < earlier for earlier, later in pairwise(values)):
+            yield f"metrics.jsonl: {key} goes back from one evaluation to the next"
+    if run.state not in WHOLE:
+        return
+    if run.summary.get("kind") != "summary":
+        yield f"the run is {run.state}, and metrics.jsonl has no summary"
+        return
+    told = run.status.get("summary")
+    if not isinstance(told, Mapping):
+        yield f"the run is {run.state}, and status.json has no summary"
+        return
+    # Real clocks go on between the two writings.
+    clocks = ("segments_s", "wall_s", "process_s")
+    differ = [
+        key for key, value in told.items() if key not in clocks and not _same(value, run.summary.get(key))
+    ]
+    if differ:
+        yield f"status.json and the summary of metrics.jsonl differ in {', '.join(differ)}"
+    if run.summary.get("evaluations") != len(rows):
+        yield f"the summary counts {run.summary.get('evaluations')} evaluations, {len(rows)} are recorded"
+    yield from _all_steps(run)
+
+
+def _all_steps(run: Run) -> Iterator[str]:
+    """Of a run that did its whole schedule: its length, as configured and as its supervisor saw it."""
+    if run.state != "finished" or run.stop != "budget":
+        return
+    done, most = run.summary.get("steps"), value_at(run.config, "train", "max_steps")
+    epochs = value_at(run.config, "train", "epochs")
+    if most is None and run.summary.get("epochs") != epochs:
+        yield f"the run is finished after {run.summary.get('epochs')} of {epochs} epochs"
+    if most is not None and (number(done) or 0) > most:
+        yield f"the summary counts {done} steps, train.max_steps={most}"
+
+
+def scores(run: Run) -> Iterator[str]:
+    """Each accuracy against its `correct` and `count`; the summary's final value against the last one's."""
+    wrong = 0
+    for row in run.evaluations:
+        share, correct, count = (number(row.get(key)) for key in ("accuracy", "correct", "count"))
+        # Half a sample is what rounding can hide.
+        wrong += None not in (share, correct, count) and abs(share * count - correct) > 0.5  # type: ignore
+    if wrong:
+        yield f"accuracy is not correct / count in {wrong} of {len(run.evaluations)} evaluations"
+    last = max(run.evaluations, key=lambda row: _order(row.get("index")), default={})
+    for key in ("accuracy", "miou"):
+        final = number(run.summary.get(f"final_{key}"))
+        if final is not None and key in last and not _same(final, last[key]):
+            yield f"final_{key} of the summary is not that of the last evaluation"
+
+
+def times(run: Run) -> Iterator[str]:
+    """Training time and its parts: the summary against the sums of the ranks' intervals.
+
+    T_train is the sum of each interval's slowest rank, a part the sum of each interval's mean over ranks.
+    """
+    told, spent = number(run.summary.get("train_s")), run.spent_s
+    if told is None:
+        return
+    ranks = {rank for rank, _ in run.rank_rows}
+    expected = sum(run.start.ranks_of_nodes or []) or len(run.environment.get("ranks") or [])
+    if not ranks or len(ranks) < expected:
+        yield f"records of {len(ranks)} of {expected or 'all'} ranks are there"
+        return
+    if spent is not None and told > (1 + ROUNDING) * spent:
+        yield f"{told:.4g} s of training are reported, all attempts together spent {spent:.4g} s"
+        return
+    train_s, parts = _interval_sums(run)
+    if abs(train_s - told) > ROUNDING * told:
+        yield f"training time is {told:.4g} s in metrics.jsonl, {train_s:.4g} s by the ranks' records"
+        return
+    for name, value in run.parts_s.items():
+        if name in parts and abs(parts[name] - value) > ROUNDING * told:
+            yield f"part {name} is {value:.4g} s in metrics.jsonl, {parts[name]:.4g} s by the ranks' records"
+    stamps = [number(row.get("train_s")) or 0.0 for row in run.evaluations]
+    made = sum(number(row.get("make_model_s")) or 0.0 for row in run.evaluations)
+    if max(stamps, default=0.0) > (1 + ROUNDING) * told + made:
+        yield f"an evaluation is stamped {max(stamps):.4g} s, the run trained {told:.4g} s"
+
+
+def _interval_sums(run: Run) -> tuple[float, dict[str, float]]:
+    """Seconds of T_train and of its parts, from the intervals of the work that survived.
+
+    An attempt counts its intervals on from its checkpoint: it replaces what earlier ones had from there.
+    """
+    first: dict[int, int] = {}
+    for _, row in run.rank_rows:
+        first[row.attempt] = min(row.index, first.get(row.attempt, row.index))
+    slowest: dict[int, float] = defaultdict(float)
+    sums: dict[str, float] = dict.fromkeys(PARTS, 0.0)
+    for _, row in run.rank_rows:
+        if any(later > row.attempt and row.index >= begin for later, begin in first.items()):
+            continue
+        slowest[row.index] = max(slowest[row.index], number(row.train_s) or 0.0)
+        for name, value in (row.parts_s or {}).items():
+            sums[name] = sums.get(name, 0.0) + (number(value) or 0.0)
+    ranks = len({rank for rank, _ in run.rank_rows})
+    return sum(slowest.values()), {name: value / ranks for name, value in sums.items()}
+
+
+FACTS: tuple[Callable[[Run], Iterator[str]], ...] = (identity, world, strategy_named, whole, scores, times)
+
+
+# ------------------------------------------------------------------ several runs
+
+
+def seeds_apart(runs: Sequence[Run]) -> Iterator[tuple[str, str]]:
+    """(place, sentence) of runs under different seeds that have equal weights, batches or losses.
+
+    A second baseline with the same seeds, and the placebo, have the same seeds as the baseline, and may.
+    """
+    for words, read in (
+        ("initial weights", lambda run: value_at(run.summary, "digests", "initial_weights")),
+        ("first batches", lambda run: value_at(run.summary, "digests", "first_batches")),
+        ("losses", _losses),
+    ):
+        alike: dict[tuple[str, Any], list[Run]] = defaultdict(list)
+        for run in runs:
+            if run.state in WHOLE and (value := read(run)):
+                alike[run.study, value].append(run)
+        for same in alike.values():
+            seeds = sorted({str(run.seed) for run in same})
+            if len(seeds) > 1:
+                yield from ((run.place, f"equal {words} under seeds {', '.join(seeds)}") for run in same)
+
+
+def _losses(run: Run) -> tuple[Any, ...] | None:
+    """All losses of the evaluations; None of few, or where they do not change."""
+    losses = tuple(number(row.get("loss")) for row in run.evaluations)
+    return losses if None not in losses and len(set(losses)) >= FEWEST_LOSSES else None
+
+
+def tuning_shown(runs: Sequence[Run]) -> Iterator[tuple[str, str]]:
+    """(place, sentence) of runs that are called tuned without a tune.json and trials that show it."""
+    for run in runs:
+        if not run.tuned:
+            continue
+        found = [arm for arm in _tunings(run.folder.resolve().parent.parent) if arm[0] == run.tuned]
+        settings = flatten(run.config)
+        if not found:
+            yield run.place, f"study.tuned={run.tuned}: no tune.json of it is beside the study"
+        elif not any(
+            json.dumps([settings.get(key) for key in won]) == json.dumps(list(won.values()))
+            for _, won, _ in found
+        ):
+            yield run.place, f"study.tuned={run.tuned}: its settings are not those that won in tune.json"
+        elif any(missing for _, _, missing in found):
+            yield run.place, f"study.tuned={run.tuned}: trials of tune.json are not on disk"
+
+
+@cache
+def _tunings(results: Path) -> list[tuple[str, dict[str, Any], bool]]:
+    """(arm, its winning settings, whether run directories of trials are missing) of each tune.json."""
+    found: list[tuple[str, dict[str, Any], bool]] = []
+    for file in sorted(results.glob("*/tune.json")):
+        try:
+            arms = read_json(file)["arms"]
+            for name, arm in arms.items():
+                asked = [trial["run"] for trial in arm["trials"] if trial["run"] and trial["train_s"]]
+                missing = [r for r in asked if not (file.parent / r / "metrics.jsonl").is_file()]
+                found.append((name, arm["settings"], not asked or bool(missing)))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue  # a file that cannot be read shows nothing
+    return found
+
+
+# ------------------------------------------------------------------ values
+
+
+@cache
+def _strategies() -> frozenset[str]:
+    return frozenset(file.stem for file in (PACKAGE / "conf" / "strategy").glob("*.yaml"))
+
+
+def _lost_trace(config: Mapping[str, Any]) -> bool:
+    """Whether the run id is a hash of a trace of step times that does not lie here."""
+    trace = value_at(config, "cluster", "device", "trace")
+    return trace is not None and not Path(str(trace)).is_file()
+
+
+def _order(index: Any) -> float:
+    return -1.0 if (place := number(index)) is None else place
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values from JSON are one, NaN included."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)

@@ -1,0 +1,121 @@
+"""An arm with distrusted runs, or faster than anything can be, gets no verdict and its reason is shown."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from sharing import Make, agree
+
+from daso_bench.runner.report.checks import record_integrity
+from daso_bench.runner.report.claims.speedups import Speedups
+from daso_bench.runner.report.results import Results, results_of
+
+
+def study(make_run: Make, root: Path, daso_s: float = 80.0) -> Results:
+    """Five runs of ddp, 90 s an evaluation, of which a fifth is exposed and a tenth waiting; and of daso."""
+    for seed in range(5):
+        make_run(root, "ddp", seed, train_s=90.0 + seed / 100, world="simulated")
+        make_run(root, "daso", seed, train_s=daso_s + seed / 100, world="simulated")
+    return results_of(root, "test", None)
+
+
+def only(results: Results) -> Speedups:
+    (speedups,) = results.speedups
+    return speedups
+
+
+def test_runs_that_agree_are_green(make_run: Make, tmp_path: Path) -> None:
+    found = record_integrity.check(only(study(make_run, tmp_path)))
+    assert (found.level, found.forbids, found.details) == ("green", {}, ())
+
+
+def test_an_arm_with_a_distrusted_run_is_forbidden_and_gets_no_verdict(
+    make_run: Make, tmp_path: Path
+) -> None:
+    study(make_run, tmp_path)
+    path = next((tmp_path / "quick").glob("daso-*-s2-*"))
+    config = yaml.safe_load((path / "config.yaml").read_text())
+    config["optimizer"]["momentum"] = 0.5
+    (path / "config.yaml").write_text(yaml.safe_dump(config))
+    results = results_of(tmp_path, "test", None)
+    assert [run.run_id for run in results.trouble] == [path.name]
+    found = next(check for s in results.speedups for check in s.checks if check.name == "records intact")
+    # With other settings it is an arm of its own, which is shown with its reason.
+    (label,) = found.forbids
+    assert "momentum=0.5" in label
+    assert found.forbids[label] == "1 of 1 distrusted"
+    assert path.name in found.details[0]
+
+
+def test_one_changed_time_forbids_its_arm(make_run: Make, tmp_path: Path) -> None:
+    study(make_run, tmp_path)
+    path = next((tmp_path / "quick").glob("daso-*-s2-*"))
+    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    rows[-1]["train_s"] *= 0.6
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    results = results_of(tmp_path, "test", None)
+    speedups = only(results)
+    found = record_integrity.check(speedups)
+    assert (found.level, found.forbids) == ("red", {"daso": "1 of 5 distrusted"})
+    assert found.sentence == "1 of 10 runs have records that contradict each other"
+    assert speedups.not_comparable(speedups.lines[0].arm) == "1 of 5 distrusted"
+    verdicts = [each.verdict for each in results.judged if each.arm == "daso"]
+    assert {verdict.word for verdict in verdicts} == {"no verdict"}
+    assert all("daso: 1 of 5 distrusted" in verdict.reasons for verdict in verdicts)
+
+
+def test_a_lost_line_is_damage_and_no_contradiction(make_run: Make, tmp_path: Path) -> None:
+    for seed in range(5):
+        make_run(tmp_path, "ddp", seed)
+        make_run(tmp_path, "daso", seed, tail='{"kind": "evalua' if seed == 0 else "")
+    found = record_integrity.check(only(results_of(tmp_path, "test", None)))
+    assert (found.level, found.forbids) == ("amber", {})
+    assert found.sentence == "1 of 10 runs have damaged records"
+
+
+@pytest.mark.parametrize(("daso_s", "forbidden"), [(64.0, False), (62.0, True)])
+def test_no_arm_is_faster_than_the_baseline_without_communication(
+    make_run: Make, tmp_path: Path, daso_s: float, forbidden: bool
+) -> None:
+    """Of 90 s 27 are exposed or waiting: 63 s are left, and the bound is 1.4286; 1 % is rounding."""
+    found = record_integrity.check(only(study(make_run, tmp_path, daso_s)))
+    assert bool(found.forbids) is forbidden
+    if forbidden:
+        assert found.forbids == {"daso": "faster than possible"}
+        assert found.sentence == "faster than any arm can be: daso"
+        assert "1.45" in found.details[0]
+
+
+def test_other_ranks_or_uneven_devices_have_no_such_bound(make_run: Make, tmp_path: Path) -> None:
+    speedups = only(study(make_run, tmp_path, 30.0))
+    assert record_integrity.check(speedups).forbids
+    balanced = replace(speedups.bound, of="balance and communication")
+    assert not record_integrity.check(replace(speedups, bound=balanced)).forbids
+
+
+def test_a_copied_run_directory_is_told_in_one_line(make_run: Make, tmp_path: Path) -> None:
+    """Also a copy under another name: the one that has its run's name counts, and nothing is unequal."""
+    study(make_run, tmp_path)
+    path = next((tmp_path / "quick").glob("daso-*-s2-*"))
+    shutil.copytree(path, tmp_path / "quick" / "a_copy")
+    results = results_of(tmp_path, "test", None)
+    speedups = only(results)
+    (line,) = record_integrity.check(speedups).details
+    assert line == f"{path.name} was found twice and counts once: quick/{path.name}, quick/a_copy"
+    assert all(not check.forbids for check in speedups.checks if check.name in ("fair", "records intact"))
+
+
+def test_runs_of_changed_settings_agree_with_their_new_id(make_run: Make, tmp_path: Path) -> None:
+    """The helper of these tests makes what the product makes."""
+    path = make_run(tmp_path)
+    config = yaml.safe_load((path / "config.yaml").read_text())
+    config["optimizer"]["lr"] = 0.3
+    (path / "config.yaml").write_text(yaml.safe_dump(config))
+    (run,) = results_of(tmp_path, "test", None).runs
+    assert run.distrusted
+    agree(path)
+    (run,) = results_of(tmp_path, "test", None).runs
+    assert not run.distrusted

@@ -1,0 +1,271 @@
+"""Records that contradict each other: each contradiction is found, and the run gives no numbers."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from sharing import Make, agree
+
+from daso_bench.runner.records.json_lines import write_json
+from daso_bench.runner.records.run_identity import id_of_tree
+from daso_bench.runner.report.data.examination import examined
+from daso_bench.runner.report.data.load import Run, load_runs
+
+
+def only(root: Path) -> Run:
+    (run,) = examined(load_runs(root, "test"))
+    return run
+
+
+def change(path: Path, edit: Callable[[Any], None], *, kind: str = "") -> None:
+    """Apply `edit` to the JSON or YAML file at `path`; `kind`: to each such row of JSON Lines."""
+    text = path.read_text()
+    if kind:
+        rows = [json.loads(line) for line in text.splitlines()]
+        for row in rows:
+            if row["kind"] == kind:
+                edit(row)
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif path.suffix == ".yaml":
+        edit(tree := yaml.safe_load(text))
+        path.write_text(yaml.safe_dump(tree))
+    else:
+        edit(tree := json.loads(text))
+        path.write_text(json.dumps(tree))
+
+
+def test_a_run_whose_records_agree_is_believed(make_run: Make, tmp_path: Path) -> None:
+    for seed in range(3):
+        make_run(tmp_path, "daso", seed, place={"arm": "daso"})
+    make_run(tmp_path, status="failed", reason="killed")
+    assert [run.distrusted for run in examined(load_runs(tmp_path, "test"))] == [()] * 4
+
+
+def scaled(row: Any) -> None:
+    """All times of a row at 60 %."""
+    for key, value in row.items():
+        if key.endswith("_s") and isinstance(value, float):
+            row[key] = 0.6 * value
+
+
+CHANGES: dict[str, tuple[str, str, Callable[[Any], None], str]] = {
+    "a key of the configuration": (
+        "config.yaml",
+        "",
+        lambda tree: tree["optimizer"].update(lr=0.2),
+        "config.yaml is that of run daso-small_cnn-digits-s0-",
+    ),
+    "another strategy under the same name": (
+        "config.yaml",
+        "",
+        lambda tree: tree["strategy"].update(_target_="daso_bench.strategies.lasgd.Some"),
+        "config.yaml is that of run lasgd-",
+    ),
+    "an incomplete configuration": (
+        "config.yaml",
+        "",
+        lambda tree: tree.pop("cluster"),
+        "config.yaml is not complete",
+    ),
+    "another id in the status": (
+        "status.json",
+        "",
+        lambda tree: tree.update(run_id="a"),
+        "not of status.json a",
+    ),
+    "another world": (
+        "environment.json",
+        "",
+        lambda tree: tree.update(world="simulated"),
+        "launcher=local, environment.json was written by simulated",
+    ),
+    "another strategy's name as the arm": (
+        "config.yaml",
+        "",
+        lambda tree: tree["study"].update(arm="hsgd, tuned"),
+        "study.arm=hsgd, tuned is the name of another strategy, daso ran",
+    ),
+    "shorter times in the summary": ("metrics.jsonl", "summary", scaled, "differ in train_s"),
+    "a better accuracy": (
+        "metrics.jsonl",
+        "evaluation",
+        lambda row: row.update(accuracy=row["accuracy"] + 0.015),
+        "accuracy is not correct / count in 4 of 4 evaluations",
+    ),
+    "a gap in the evaluations": (
+        "metrics.jsonl",
+        "evaluation",
+        lambda row: row.update(index=row["index"] * 2),
+        "evaluations are missing or doubled",
+    ),
+    "steps that go back": (
+        "metrics.jsonl",
+        "evaluation",
+        lambda row: row.update(step=100 - row["step"]),
+        "step goes back",
+    ),
+    "too few epochs": ("metrics.jsonl", "summary", lambda row: row.update(epochs=6), "after 6 of 12 epochs"),
+    "no summary in the status": (
+        "status.json",
+        "",
+        lambda tree: tree.update(summary=None),
+        "status.json has no summary",
+    ),
+    "other intervals of a rank": (
+        "ranks/0.jsonl",
+        "train_interval",
+        lambda row: row.update(train_s=120.0),
+        "training time is 360 s in metrics.jsonl, 480 s by the ranks' records",
+    ),
+    "other parts of the ranks": (
+        "ranks/3.jsonl",
+        "train_interval",
+        lambda row: row["parts_s"].update(exposed=90.0),
+        "part exposed is 72 s in metrics.jsonl, 144 s by the ranks' records",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_changed_record_is_a_contradiction(make_run: Make, tmp_path: Path, name: str) -> None:
+    file, kind, edit, words = CHANGES[name]
+    change(make_run(tmp_path, "daso") / file, edit, kind=kind)
+    run = only(tmp_path)
+    assert words in run.reason
+    assert not run.counted
+
+
+def test_times_shortened_in_both_summaries_contradict_the_ranks(make_run: Make, tmp_path: Path) -> None:
+    path = make_run(tmp_path)
+    for kind in ("summary", "evaluation"):
+        change(path / "metrics.jsonl", scaled, kind=kind)
+    change(path / "status.json", lambda tree: scaled(tree["summary"]))
+    words = "training time is 216 s in metrics.jsonl, 360 s by the ranks' records"
+    assert only(tmp_path).distrusted == (words,)
+
+
+def test_records_of_ranks_must_be_there(make_run: Make, tmp_path: Path) -> None:
+    path = make_run(tmp_path)
+    (path / "ranks" / "2.jsonl").unlink()
+    assert only(tmp_path).distrusted == ("records of 3 of 4 ranks are there",)
+    shutil.rmtree(path / "ranks")
+    assert only(tmp_path).distrusted == ("records of 0 of 4 ranks are there",)
+
+
+def test_a_finished_run_cut_at_half_is_not_whole(make_run: Make, tmp_path: Path) -> None:
+    path = make_run(tmp_path)
+    rows = (path / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (path / "metrics.jsonl").write_text("".join(rows[:2]))
+    assert "the run is finished, and metrics.jsonl has no summary" in only(tmp_path).distrusted
+    (path / "metrics.jsonl").write_text("".join([*rows[:2], rows[-1]]))
+    assert "the summary counts 4 evaluations, 2 are recorded" in only(tmp_path).distrusted
+
+
+def test_a_foreign_checkpoint_gives_more_useful_time_than_was_spent(make_run: Make, tmp_path: Path) -> None:
+    """The run that went on did half of the work only; the rest is another run's."""
+    path = make_run(tmp_path)
+    for file in (path / "ranks").iterdir():
+        file.write_text("".join(file.read_text().splitlines(keepends=True)[2:]))
+    words = "360 s of training are reported, all attempts together spent 180 s"
+    assert only(tmp_path).distrusted == (words,)
+
+
+def test_the_work_that_survived_is_summed_where_a_run_was_resumed(make_run: Make, tmp_path: Path) -> None:
+    """The first attempt did two intervals after the checkpoint, which the second did again, in less time."""
+    path = make_run(tmp_path)
+    lines = [json.loads(line) for line in (path / "ranks" / "0.jsonl").read_text().splitlines()]
+    lost = [row | {"train_s": 200.0} for row in lines[2:]]
+    again = [row | {"attempt": 2} for row in lines[2:]]
+    for file in (path / "ranks").iterdir():
+        file.write_text("".join(json.dumps(row) + "\n" for row in [*lines[:2], *lost, *again]))
+    run = only(tmp_path)
+    assert run.distrusted == ()
+    assert run.spent_s == 760.0
+
+
+def test_a_run_under_other_seeds_is_not_believed(make_run: Make, tmp_path: Path) -> None:
+    """Copied with a configuration, an id and a status of another seed; only what was computed is equal."""
+    first, other = make_run(tmp_path, "daso", 0), make_run(tmp_path, "daso", 1)
+    shutil.copy(first / "metrics.jsonl", other / "metrics.jsonl")
+    make_run(tmp_path, "daso", 2)
+    runs = examined(load_runs(tmp_path, "test"))
+    assert [run.distrusted for run in runs] == [("equal losses under seeds 0, 1",)] * 2 + [()]
+
+
+@pytest.mark.parametrize("digest", ["initial_weights", "first_batches"])
+def test_equal_digests_under_other_seeds_are_not_believed(
+    make_run: Make, tmp_path: Path, digest: str
+) -> None:
+    for seed in (0, 1):
+        path = make_run(tmp_path, "daso", seed)
+        change(path / "metrics.jsonl", lambda row: row.update(digests={digest: "abc"}), kind="summary")
+        agree(path)
+    words = f"equal {digest.replace('_', ' ')} under seeds 0, 1"
+    assert [run.distrusted for run in examined(load_runs(tmp_path, "test"))] == [(words,)] * 2
+
+
+def test_a_twin_with_the_same_seeds_may_be_equal(make_run: Make, tmp_path: Path) -> None:
+    for role in ("", "same_seeds"):
+        for seed in (0, 1):
+            path = make_run(tmp_path, "ddp", seed, place={"role": role}, arm=role)
+            digests = {"initial_weights": f"w{seed}", "first_batches": f"b{seed}"}
+            change(path / "metrics.jsonl", lambda row, d=digests: row.update(digests=d), kind="summary")
+            agree(path)
+    assert {run.distrusted for run in examined(load_runs(tmp_path, "test"))} == {()}
+
+
+def test_nothing_learnt_is_no_copy(make_run: Make, tmp_path: Path) -> None:
+    """A loss that never changes can be equal under all seeds."""
+    for seed in (0, 1):
+        path = make_run(tmp_path, "daso", seed)
+        change(path / "metrics.jsonl", lambda row: row.update(loss=2.302585), kind="evaluation")
+    assert [run.distrusted for run in examined(load_runs(tmp_path, "test"))] == [(), ()]
+
+
+@pytest.mark.parametrize(
+    ("won", "trials", "words"),
+    [
+        (None, 0, "no tune.json of it is beside the study"),
+        ({"optimizer.lr": 0.1}, 0, "trials of tune.json are not on disk"),
+        ({"optimizer.lr": 0.2}, 1, "its settings are not those that won in tune.json"),
+        ({"optimizer.lr": 0.1}, 1, ""),
+    ],
+)
+def test_a_label_alone_is_no_tuning(
+    make_run: Make, tmp_path: Path, won: dict[str, float] | None, trials: int, words: str
+) -> None:
+    make_run(tmp_path / "results", "daso", place={"arm": "daso tuned", "tuned": "daso"})
+    folder = tmp_path / "results" / "quick_tune"
+    folder.mkdir()
+    for number in range(trials):
+        (folder / f"run{number}").mkdir()
+        (folder / f"run{number}" / "metrics.jsonl").touch()
+    if won is not None:
+        arm = {"settings": won, "trials": [{"run": "run0", "train_s": 1.0}]}
+        write_json(folder / "tune.json", {"arms": {"daso": arm}})
+    (run,) = examined(load_runs(tmp_path / "results" / "quick", "test"))
+    assert [sentence.removeprefix("study.tuned=daso: ") for sentence in run.distrusted] == (
+        [words] if words else []
+    )
+
+
+def test_an_id_is_asked_of_the_trace_only_where_it_lies_here(make_run: Make, tmp_path: Path) -> None:
+    """A run id holds what a trace of step times held; elsewhere that file may be missing."""
+    path, trace = make_run(tmp_path / "runs"), tmp_path / "trace.json"
+    trace.write_text("[1.0]")
+    change(path / "config.yaml", lambda tree: tree["cluster"].update(device={"trace": str(trace)}))
+    path = agree(path)
+    assert only(tmp_path).distrusted == ()
+    trace.write_text("[2.0]")
+    assert "config.yaml is that of run" in only(tmp_path).reason
+    trace.unlink()
+    assert only(tmp_path).distrusted == ()
+
+
+def test_the_id_of_a_tree_needs_all_groups() -> None:
+    with pytest.raises(KeyError):
+        id_of_tree({"seed": 0}, ("ddp", "mlp", "digits"))
