@@ -1,6 +1,7 @@
 """The digest of a data set covers what its files hold, whatever their names, sizes and times are."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from daso_bench.datasets import file_contents
 from daso_bench.datasets.file_contents import HEAD, PIECE, digest_of_files, sample_of
 
 
-def written(root: Path, contents: dict[str, bytes]) -> str:
+def written(root: Path, contents: Mapping[str, bytes | bytearray]) -> str:
     for name, content in contents.items():
         (root / name).write_bytes(content)
     return digest_of_files(str(root), list(contents))

@@ -123,8 +123,7 @@ def test_resume_refuses_another_shape(tmp_path: Path):
 
 
 def test_resume_refuses_the_checkpoint_of_another_run(tmp_path: Path):
-    keys = {"epochs": 2, "checkpoint_every_samples": 48}
-    cfg, other = config(**keys, seed=1), config(**keys, seed=2)
+    cfg, other = (config(epochs=2, checkpoint_every_samples=48, seed=seed) for seed in (1, 2))
     with pytest.raises(Dies):
         run(other, checkpoints=tmp_path, loop=dies_after(4))
     words = f"step_0000000003: is a checkpoint of run {other.run_id}, this run is {cfg.run_id}; remove it"
