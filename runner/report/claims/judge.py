@@ -232,28 +232,25 @@ def fixed_work(
     claim: Hypothesis, study: Speedups, line: ArmSpeedup, conditions: Conditions
 ) -> tuple[Verdict, str]:
     """Time of the complete schedule, together with a quality that is not inferior."""
-    time = _time(claim, _family(study, line, lambda each: each.fixed_work), conditions)
-    kept, points = no_loss(claim, study, line, conditions)
+    time = _time(claim, _family(study, line, lambda each: each.fixed_work, verdicts=2), conditions)
+    kept = _no_loss(claim, study, line, conditions, verdicts=2)
     joined = quality.join(time, kept, quantifier=claim.quantifier)
-    return joined, f"{words.interval(line.fixed_work)} in time, {points}"
+    return joined, f"{words.interval(line.fixed_work)} in time, {_points(line)}"
 
 
 def no_loss(
     claim: Hypothesis, study: Speedups, line: ArmSpeedup, conditions: Conditions
 ) -> tuple[Verdict, str]:
     """Whether the final metric is no worse than the margin allows."""
-    family = _family(study, line, lambda each: each.quality)
-    made = quality.no_loss(claim, _ends(family), conditions, diverged=line.diverged, family=family)
-    return made, _points(line)
+    return _no_loss(claim, study, line, conditions), _points(line)
 
 
 def better(
     claim: Hypothesis, study: Speedups, line: ArmSpeedup, conditions: Conditions
 ) -> tuple[Verdict, str]:
     """Whether the final metric is better than two baselines differ by."""
-    return _better(claim, _family(study, line, lambda each: each.quality), study, line, conditions), _points(
-        line
-    )
+    family = _family(study, line, lambda each: each.quality)
+    return _better(claim, family, study, line, conditions), _points(line)
 
 
 def time_to_target(
@@ -303,6 +300,13 @@ HEADLINES: dict[str, Headline] = {
 }
 
 
+def _no_loss(
+    claim: Hypothesis, study: Speedups, line: ArmSpeedup, conditions: Conditions, *, verdicts: int = 1
+) -> Verdict:
+    family = _family(study, line, lambda each: each.quality, verdicts=verdicts)
+    return quality.no_loss(claim, _ends(family), conditions, diverged=line.diverged, family=family)
+
+
 def _better(
     claim: Hypothesis, family: Family | None, study: Speedups, line: ArmSpeedup, conditions: Conditions
 ) -> Verdict:
@@ -321,12 +325,16 @@ def _time(claim: Hypothesis, family: Family | None, conditions: Conditions) -> V
 
 
 def _family(
-    study: Speedups, line: ArmSpeedup, of: Callable[[ArmSpeedup], Ratio | Estimate | None]
+    study: Speedups,
+    line: ArmSpeedup,
+    of: Callable[[ArmSpeedup], Ratio | Estimate | None],
+    *,
+    verdicts: int = 1,
 ) -> Family | None:
     """The estimate `of` a line and of all other arms of the comparison; None where the line has none."""
     own = of(line)
-    others = [of(each) for each in study.lines if each is not line]
-    return Family(own=own, others=[other for other in others if other is not None]) if own else None
+    others = [other for each in study.lines if each is not line and (other := of(each)) is not None]
+    return Family(own=own, others=others, verdicts=verdicts) if own else None
 
 
 def _ends(family: Family | None) -> Interval | None:

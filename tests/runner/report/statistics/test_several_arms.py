@@ -68,6 +68,28 @@ def test_the_printed_number_of_runs_decides_in_4_of_5_further_studies(
     assert np.mean(decided) >= 0.77 - 2 * math.sqrt(0.8 * 0.2 / len(decided))
 
 
+@pytest.mark.timeout(120 + STUDIES)
+def test_it_decides_on_time_and_quality_together_where_a_claim_needs_both() -> None:
+    rng = np.random.default_rng(9)
+
+    def verdict(gain: float, loss: float, runs: int) -> Verdict:
+        base, arm = (rng.standard_normal((2, runs)) * 0.4 + [[90.0], [90.0 - loss]]).tolist()
+        found, ratio = there(quality.difference(base, arm)), ratio_of(rng, gain, 0.08, runs)
+        time = ratio_verdict(CLAIM, ratio.interval, conditions(runs), family=Family(own=ratio, verdicts=2))
+        kept = quality.no_loss(CLAIM, found.interval, conditions(runs), family=Family(own=found, verdicts=2))
+        return quality.join(time, kept, quantifier="typical")
+
+    decided: list[bool] = []
+    for _ in range(STUDIES or 200):
+        gain, loss = math.exp(rng.uniform(*np.log((0.9, 1.8)))), rng.uniform(-0.5, 1.0)
+        needed = verdict(gain, loss, 5).smallest_n
+        if needed is not None:
+            decided.append(verdict(gain, loss, needed).word != "inconclusive")
+    print(f"{len(decided)} studies printed n; it decided in {np.mean(decided):.1%}")
+    assert len(decided) >= 15
+    assert np.mean(decided) >= 0.77 - 2 * math.sqrt(0.8 * 0.2 / len(decided))
+
+
 Words = Callable[[np.random.Generator, int], list[str]]
 LOST = ("contradicted", "smaller here")
 GAINED = ("supported", "reproduced", "partly")
