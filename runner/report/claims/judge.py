@@ -247,11 +247,11 @@ class _Case:
     line: ArmSpeedup
     conditions: Conditions
 
-    def family(self, of: Value) -> Family | None:
+    def family(self, of: Value, *, verdicts: int = 1) -> Family | None:
         """The estimate `of` the line and those of all other arms; None where the line has none."""
-        own = of(self.line)
-        others = [of(each) for each in self.study.lines if each is not self.line]
-        return Family(own=own, others=[other for other in others if other is not None]) if own else None
+        own, others = of(self.line), (each for each in self.study.lines if each is not self.line)
+        known = [estimate for each in others if (estimate := of(each)) is not None]
+        return Family(own=own, others=known, verdicts=verdicts) if own else None
 
 
 Made = tuple[Verdict, str]
@@ -260,17 +260,15 @@ Made = tuple[Verdict, str]
 
 def fixed_work(case: _Case) -> Made:
     """Time of the complete schedule, together with a quality that is not inferior."""
-    time = _time(case, lambda each: each.fixed_work)
-    kept, points = no_loss(case)
+    time = _time(case, lambda each: each.fixed_work, verdicts=2)
+    kept = _no_loss(case, verdicts=2)
     joined = quality.join(time, kept, quantifier=case.claim.quantifier)
-    return joined, f"{words.interval(case.line.fixed_work)} in time, {points}"
+    return joined, f"{words.interval(case.line.fixed_work)} in time, {_points(case.line)}"
 
 
 def no_loss(case: _Case) -> Made:
     """Whether the final metric is no worse than the margin allows."""
-    line, family = case.line, case.family(lambda each: each.quality)
-    made = quality.no_loss(case.claim, _ends(family), case.conditions, diverged=line.diverged, family=family)
-    return made, _points(line)
+    return _no_loss(case), _points(case.line)
 
 
 def better(case: _Case) -> Made:
@@ -321,6 +319,11 @@ HEADLINES: dict[str, Callable[[_Case], Made]] = {
 }
 
 
+def _no_loss(case: _Case, *, verdicts: int = 1) -> Verdict:
+    line, family = case.line, case.family(lambda each: each.quality, verdicts=verdicts)
+    return quality.no_loss(case.claim, _ends(family), case.conditions, diverged=line.diverged, family=family)
+
+
 def _better(case: _Case, of: Value) -> Verdict:
     family = case.family(of)
     return quality.better(
@@ -333,8 +336,8 @@ def _better(case: _Case, of: Value) -> Verdict:
     )
 
 
-def _time(case: _Case, of: Value) -> Verdict:
-    family = case.family(of)
+def _time(case: _Case, of: Value, *, verdicts: int = 1) -> Verdict:
+    family = case.family(of, verdicts=verdicts)
     return verdict.ratio_verdict(case.claim, _ends(family), case.conditions, family=family)
 
 

@@ -6,7 +6,7 @@ Source: docs/method.md, "Statistics of ratios" and "Noise floor".
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -47,9 +47,9 @@ class ArmSpeedup:
 
     `throughput`, `statistical`: the factors of `to_target`, None unless all runs of both reached the target.
     `quality`: final accuracy, arm minus baseline, in points. `holm`, `holm_loss`: one-sided p of "no gain"
-    and of "no loss" in fixed work and in time to target, adjusted for all arms of the comparison. `slow`:
-    which slow runs of both arms the ratios leave out, and what the ratio of all runs is, in sentences.
-    `notes`: why something is missing.
+    and of "no loss" in fixed work and in time to target, adjusted for all arms of the comparison;
+    `holm_points_lost`: of "no loss" of the final metric. `slow`: which slow runs of both arms the ratios
+    leave out, and what the ratio of all runs is, in sentences. `notes`: why something is missing.
     """
 
     arm: Arm
@@ -61,6 +61,7 @@ class ArmSpeedup:
     diverged: bool
     holm: tuple[float | None, float | None]
     holm_loss: tuple[float | None, float | None]
+    holm_points_lost: float | None
     slow: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -302,8 +303,10 @@ def evaluations(arm: Arm) -> float | None:
 def _lines(base: Arm, arms: Sequence[Arm], budget: float | None) -> list[ArmSpeedup]:
     times = [(arm, fixed_work(base, arm), to_target(base, arm, budget)) for arm in arms]
     columns = [[fixed for _, fixed, _ in times], [target for _, _, target in times]]
-    gains = [_holm(column, lambda ratio: ratio.p_no_gain) for column in columns]
-    losses = [_holm(column, lambda ratio: ratio.p_not_below(1.0)) for column in columns]
+    gains = [_holm([ratio.p_no_gain if ratio else None for ratio in column]) for column in columns]
+    losses = [_holm([ratio.p_not_below(1.0) if ratio else None for ratio in column]) for column in columns]
+    points = [final_quality(base, arm) for arm in arms]
+    points_lost = _holm([found.p_not_below(0.0) if found else None for found in points])
     lines = []
     for place, (arm, of_work, of_target) in enumerate(times):
         throughput, statistical = _parts(base, arm)
@@ -320,7 +323,8 @@ def _lines(base: Arm, arms: Sequence[Arm], budget: float | None) -> list[ArmSpee
                 to_target=of_target,
                 throughput=throughput,
                 statistical=statistical,
-                quality=final_quality(base, arm),
+                quality=points[place],
+                holm_points_lost=points_lost[place],
                 diverged=any(diverged(run) for run in arm.counted),
                 holm=(gains[0][place], gains[1][place]),
                 holm_loss=(losses[0][place], losses[1][place]),
@@ -381,9 +385,9 @@ def _typical_crossings(arm: Arm) -> list[Crossing]:
     return [crossing for place, crossing in enumerate(met) if place not in slow]
 
 
-def _holm(known: Sequence[Ratio | None], p_of: Callable[[Ratio], float]) -> list[float | None]:
-    adjusted = iter(holm([p_of(ratio) for ratio in known if ratio is not None]))
-    return [None if ratio is None else next(adjusted) for ratio in known]
+def _holm(known: Sequence[float | None]) -> list[float | None]:
+    adjusted = iter(holm([p for p in known if p is not None]))
+    return [None if p is None else next(adjusted) for p in known]
 
 
 def _slow(base: Arm, arm: Arm, of_work: Ratio | None, of_target: Ratio | None) -> tuple[str, ...]:

@@ -39,11 +39,13 @@ Decides = Callable[[Ends], Any]
 class Family:
     """One arm's estimate and those of the other arms of the comparison: all ratios, or all in points.
 
-    p values are one-sided, and adjusted by Holm for all of them.
+    p values are one-sided, and adjusted by Holm for all of them. `verdicts`: how many must decide together,
+    2 where time and quality make one verdict.
     """
 
     own: Ratio | Estimate
     others: Sequence[Ratio | Estimate] = ()
+    verdicts: int = 1
 
     @property
     def p_of_gain(self) -> float:
@@ -60,15 +62,17 @@ class Family:
 
         `decides` sees studies of n runs an arm. Their true value lies where this study leaves room for it,
         and their runs scatter as much as the upper one-sided 80 % limit of the variance allows (chi-square).
-        Decisions become more frequent with n, so halving finds it.
+        Where two verdicts must decide, 9 of 10 studies decide on each, so that both do in 4 of 5. Decisions
+        become more frequent with n, so halving finds it.
         """
         enough, few = MOST_RUNS, runs
+        wanted = 1 - (1 - POWER) / self.verdicts
         error = self.own.estimate.error if isinstance(self.own, Ratio) else self.own.error
-        if few >= enough or not math.isfinite(error) or self._share(decides, enough) < POWER:
+        if few >= enough or not math.isfinite(error) or self._share(decides, enough) < wanted:
             return None
         while enough - few > 1:
             middle = (few + enough) // 2
-            few, enough = (few, middle) if self._share(decides, middle) >= POWER else (middle, enough)
+            few, enough = (few, middle) if self._share(decides, middle) >= wanted else (middle, enough)
         return enough
 
     def _share(self, decides: Decides, runs: int) -> float:

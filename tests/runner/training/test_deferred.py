@@ -7,6 +7,7 @@ import pytest
 from runs import Awkward, config, evaluations
 
 from daso_bench.runner.communication.link_costs import AlphaBeta
+from daso_bench.runner.records import target_crossing
 from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
 
 SLOW = AlphaBeta(inter_latency_s=0.001, inter_bytes_per_s=1e6)
@@ -127,3 +128,20 @@ def test_a_checkpoint_that_was_asked_for_judges_copies_and_may_end_the_run(tmp_p
     assert end % 10 == 0
     assert end < 120
     assert f"checkpoints that made ranks wait: {end // 10}" in done.results[0].summary["labels"]
+
+
+def test_a_final_evaluation_that_takes_the_crossing_back_does_not_end_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """The copy of step 6 meets the target alone; the model that is evaluated there does not."""
+
+    def meets(row: dict[str, Any], *_: object) -> bool:
+        return row["step"] >= 40 or (row["step"], row["mode"]) == (6, "deferred")
+
+    monkeypatch.setattr(target_crossing, "meets", meets)
+    done = stopped("local_sgd", "first")
+    assert (6, "inline") in [(row["step"], row["mode"]) for row in evaluations(done)]
+    (end,) = {context.progress.step for context in done.contexts}
+    assert end >= 40
+    assert done.results[0].reason == "target reached (train.stop=first)"
+    assert done.results[0].summary["crossing_s"] is not None

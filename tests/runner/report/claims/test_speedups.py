@@ -18,7 +18,7 @@ from daso_bench.runner.report.data.arms import Comparison, compare
 from daso_bench.runner.report.data.load import find_runs, load_run
 from daso_bench.runner.report.plots.style import drawing
 from daso_bench.runner.report.sections.speedup_table import draw
-from daso_bench.runner.report.statistics.welch import Ratio, Times, welch
+from daso_bench.runner.report.statistics.welch import Ratio, Times, holm, welch
 
 BASE, ARM = (100, 104, 96, 108, 92), (80, 84, 76, 86, 75)
 MISSED = (0.60, 0.70, 0.74, 0.74)  # never 0.75
@@ -130,6 +130,35 @@ def test_a_slow_run_is_left_out_and_named_and_the_ratio_of_all_runs_is_there(mak
     (row,) = speedup_rows([found])
     assert all(sentence in row["remarks"] for sentence in line.slow)
     assert row["runs"] == 5
+
+
+def test_losses_are_corrected_for_all_arms(make_run: Make, tmp_path: Path):
+    """Two arms are slower and lose points; one does neither."""
+    study(make_run, tmp_path)
+    for number, final in enumerate((0.70, 0.71)):
+        times_s = [1.2 * whole_s for whole_s in BASE]
+        for seed, whole_s in enumerate(times_s):
+            curve = (0.6, 0.65, 0.68, final + 0.001 * seed)
+            place, settings = {"arm": f"hsgd {number}", "role": ""}, {"period": number + 2}
+            make_run(
+                tmp_path,
+                "hsgd",
+                seed,
+                curve,
+                train_s=whole_s / 4,
+                arm=f"hsgd {number}",
+                place=place,
+                settings=settings,
+            )
+    lines = answered(tmp_path).lines
+    assert len(lines) == 3
+    for name in ("fixed_work", "quality"):
+        estimates = [there(getattr(line, name)) for line in lines]
+        p = [each.p_not_below(1.0 if name == "fixed_work" else 0.0) for each in estimates]
+        found = [line.holm_loss[0] if name == "fixed_work" else line.holm_points_lost for line in lines]
+        assert found == pytest.approx(holm(p))
+        assert max(p) > 0.5
+        assert sorted(p)[1] < 0.01
 
 
 def test_where_no_run_is_slow_nothing_is_said_of_slow_runs(make_run: Make, tmp_path: Path):
