@@ -183,17 +183,14 @@ def check_convergence(
     if of_baseline.seconds and (found := worse_than_known(of_baseline, known)):
         better, shift = found
         weak = f"weak baseline: {_needs(baseline.label, shift, better)}){_other_settings(better, config)}"
-    if reference is None:
-        return ConvergenceCheck(known=known, weak=weak, untrained=untrained)
-    shifts = noise_floor.any_better(
-        Times(reference.samples), {label: each for label, each in samples.items() if each.seconds}
-    )
+    recorded = {label: each for label, each in samples.items() if each.seconds}
+    shifts = noise_floor.any_better(Times(reference.samples), recorded) if reference else {}
     flagged = {
         label: f"{label} needs fewer samples than it should, flagged until explained: "
         f"{_needs(label, shift, reference)}; {shift.adjusted:.2g} after correction for "
         f"{words.count(len(shifts), 'arm')})"
         for label, shift in shifts.items()
-        if shift.flagged
+        if reference and shift.flagged
     }
     return ConvergenceCheck(
         reference=reference, known=known, weak=weak, untrained=untrained, shifts=shifts, flagged=flagged

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from asking import code_of, requests, run_here
 
-from daso_bench.runner.config.launchers import LocalConfig
+from daso_bench.runner.config.launchers import EmulatedConfig
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.machine import environment
 from daso_bench.runner.records.run_directory import RunDirectory
@@ -118,7 +118,7 @@ def test_the_modelled_bound_is_that_of_the_run(tmp_path: Path, monkeypatch: pyte
     assert known.sd is None, "none of them reached the target"
     untargeted = dataclasses.replace(base, train=dataclasses.replace(base.train, target=None))
     assert known_baseline(untargeted, []).source == "3 runs"
-    real = dataclasses.replace(untargeted, launcher=LocalConfig(name="local"))
+    real = dataclasses.replace(untargeted, launcher=EmulatedConfig())
     assert known_baseline(real, []).sd is None, "times of another clock"
     other = dataclasses.replace(base.cluster, failures_s=(5.0,))
     assert known_baseline(dataclasses.replace(untargeted, cluster=other), []).sd is None
