@@ -71,7 +71,7 @@ def test_the_noise_floor_of_virtual_time_is_the_model_error_and_copies_are_no_ar
 
 
 def test_the_floor_of_fresh_seeds_is_of_one_model_on_both_sides(make_run: Make, tmp_path: Path):
-    virtual(make_run, tmp_path, like=False, fresh=150.0)
+    virtual(make_run, tmp_path, like=False, fresh=100 / 1.5)
     found = answered(tmp_path)
     assert there(found.fixed_floor.fresh).value == found.fixed_floor.floor == pytest.approx(0.5)
 
