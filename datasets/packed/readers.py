@@ -82,13 +82,11 @@ class CounterTally:
             self._end = int(ends[-1])
 
     def add(self, **amounts: float) -> None:
-        """Add to the counters so named."""
         with self._lock:
             for name, amount in amounts.items():
                 self._sums[name] += amount
 
     def counters(self) -> Counters:
-        """The counters so far."""
         with self._lock:
             return Counters(**self._sums)  # pyright: ignore[reportArgumentType] (of its own fields)
 

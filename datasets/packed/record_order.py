@@ -79,7 +79,6 @@ class Epoch:
         return self.full[rank] * step if step < self.steps else self.before(rank, step - 1) + self.last[rank]
 
     def members(self, node: int) -> range:
-        """The ranks of a node."""
         begin = sum(self.ranks_of_nodes[:node])
         return range(begin, begin + self.ranks_of_nodes[node])
 

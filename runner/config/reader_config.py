@@ -151,11 +151,9 @@ class ChunkedShuffle(PackedReader):
 
     @property
     def chunk_bytes(self) -> int:
-        """`chunk_mib` in bytes."""
         return max(1, round(self.chunk_mib * 2**20))
 
     def chunks(self, packed: Packed) -> list[range]:
-        """The file in chunks."""
         return record_order.chunks(packed.starts(), self.chunk_bytes)
 
     def check(self, packed: Packed, nodes: int) -> None:

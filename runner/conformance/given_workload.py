@@ -50,7 +50,6 @@ class GivenOptimizer(Optimizer):
     lr: float = 1.0
 
     def build(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
-        """The optimizer of this rank's parameters."""
         optimizer = self.make(list(parameters))
         if not self.rated:
             self.lr = optimizer.param_groups[0]["lr"]
@@ -88,8 +87,6 @@ class GivenRates(Schedule):
 
 @dataclass(frozen=True, kw_only=True)
 class GivenTask(Classification):
-    """The scenario's loss; nothing is evaluated."""
-
     problem: Problem
     data: Data
 
@@ -155,8 +152,6 @@ class GivenOrder(BatchOrder):
 
 
 class GivenBatches(Loader):
-    """Gives the batches of a `GivenOrder`."""
-
     def __init__(self, batch_order: GivenOrder) -> None:
         super().__init__(ghost_data("given", 0, 0, 0).train, batch_order, 0)
         self._order = batch_order
@@ -206,7 +201,6 @@ def splits_of(scenario: Scenario) -> Splits:
 
 
 def workload_of(scenario: Scenario, data: Data, comm: Communicator) -> Workload:
-    """The scenario's model, loss and batches for one rank."""
     seed_generators(stream_seed(scenario.seed, "init"))
     model = scenario.problem.model().train()
     seed_generators(stream_seed(scenario.seed, "dropout", comm.rank))

@@ -133,7 +133,6 @@ class NodeConnections:
         return [ends[place] for place in range(self._members)], theirs
 
     def close(self) -> None:
-        """Accept no more connections."""
         if self._listener is not None:
             self._listener.close()
 

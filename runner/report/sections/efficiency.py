@@ -61,7 +61,10 @@ Numbers: <a href="efficiency.csv">efficiency.csv</a>.</caption>
                     "efficiency_low": line.interval.low if line.interval else None,
                     "efficiency_high": line.interval.high if line.interval else None,
                     "level": made.level,
-                    **{f"share_{part.replace(' ', '_')}": (line.shares or {}).get(part) for part in TIME_SHARES},
+                    **{
+                        f"share_{part.replace(' ', '_')}": (line.shares or {}).get(part)
+                        for part in TIME_SHARES
+                    },
                 }
                 for made in self.matrices
                 for line in made.lines
