@@ -22,7 +22,6 @@ FULL = Path("/dev/full")
     "words",
     [
         ("report", "{}"),
-        ("report", "--diff", "{}", "{}"),
         ("status", "{}"),
         ("resume", "{}"),
         ("cancel", "{}"),
