@@ -145,7 +145,6 @@ class Data:
     files: str = ""
 
     def split(self, name: str) -> Samples:
-        """The split called `name`; ValueError names the known ones."""
         if name not in SPLITS:
             raise ValueError(f"split {name}: must be one of {', '.join(SPLITS)}")
         return getattr(self, name)

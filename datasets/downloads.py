@@ -102,7 +102,6 @@ class DownloadedDataset(Dataset, ABC):
         return self.root
 
     def torchvision_name(self) -> str:
-        """The name of torchvision's class."""
         return self.title.replace("-", "")
 
     def in_splits(self, images: Tensor, labels: Tensor, test_images: Tensor, test_labels: Tensor) -> Data:

@@ -141,7 +141,7 @@ class Sampler:
         shift = self.piece_shift
         by_piece = by_rank[-shift:] + by_rank[:-shift] if shift else by_rank
         all_get = self.short_batch == "join" and minimum * self.ranks <= size
-        pieces = _without_crumbs(split(size, by_piece, minimum=minimum if all_get else 0), minimum)
+        pieces = without_crumbs(split(size, by_piece, minimum=minimum if all_get else 0), minimum)
         cut = self._cuts[key] = _shifted(pieces, shift)
         return cut
 
@@ -220,7 +220,7 @@ def _water_fill(size: int, shares: tuple[float, ...], minimum: int) -> list[floa
 
 
 @lru_cache(maxsize=64)
-def _without_crumbs(pieces: tuple[int, ...], minimum: int) -> tuple[int, ...]:
+def without_crumbs(pieces: tuple[int, ...], minimum: int) -> tuple[int, ...]:
     """Pieces of fewer than `minimum` samples, but not 0, added to the largest piece (the first of equals)."""
     if all(piece >= minimum for piece in pieces):
         return pieces

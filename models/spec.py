@@ -60,7 +60,6 @@ class Sized(Model):
             raise ValueError(f"model.gflops={self.gflops}: must be > 0")
 
     def numels(self) -> list[int]:
-        """The number of elements of each tensor."""
         size, rest = divmod(self.parameters, self.tensors)
         return [size + (place < rest) for place in range(self.tensors)]
 

@@ -49,7 +49,6 @@ class Operation(NamedTuple):
 
     @property
     def payload_bytes(self) -> int:
-        """Bytes of the tensor that this rank gives."""
         return self.tensor.numel() * self.tensor.element_size()
 
 
@@ -113,7 +112,6 @@ class Communicator(ABC):
 
     @property
     def node(self) -> int:
-        """This rank's node."""
         return self.topology.node_of_rank[self.rank]
 
     def members(self, group: Group) -> tuple[int, ...]:

@@ -103,7 +103,6 @@ class DASOConfig:
 
     @property
     def largest_sync_every(self) -> int:
-        """B after a reset."""
         return self.sync_every if self.max_sync_every is None else self.max_sync_every
 
     def blocking_epochs(self, epochs: int) -> tuple[int, int]:
@@ -253,7 +252,6 @@ class DASO(Strategy):
             self.reference = replica.flat()
 
     def phase(self, epoch: int) -> Phase:
-        """The phase of an epoch (0-based)."""
         if epoch < self.warmup_epochs:
             return "warm-up"
         return "cool-down" if epoch >= self.epochs - self.cooldown_epochs else "cycling"

@@ -56,8 +56,6 @@ ROUNDS = 5
 
 @dataclass(frozen=True, kw_only=True)
 class DDPConfig:
-    """The keys of `strategy=ddp`."""
-
     algorithm: str = "flat"  # how buckets are summed: flat | hierarchical | sliced | best
     hook: str = "none"  # what is sent for them: none | bf16 | fp16 | powersgd
     bucket_mib: float = 25.0  # gradients per all-reduce; 25 is PyTorch's own, whose first bucket has 1

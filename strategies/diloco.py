@@ -36,8 +36,6 @@ from .replica import Replica
 
 @dataclass(frozen=True, kw_only=True)
 class DiLoCoConfig:
-    """The keys of `strategy=diloco`."""
-
     sync_every: int = 20  # H, inner steps of a round
     outer_lr: float = 0.7  # ν
     outer_momentum: float = 0.9  # μ, Nesterov
@@ -54,8 +52,6 @@ class DiLoCoConfig:
 
 
 class DiLoCo(PeriodicStrategy):
-    """Local steps in rounds, and an outer step where a round ends."""
-
     Config = DiLoCoConfig
     config: DiLoCoConfig
     remembers = (*PeriodicStrategy.remembers, "model_between_rounds", "momentum", "outer_norms")

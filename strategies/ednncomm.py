@@ -39,8 +39,6 @@ from .topology import NODE, peers
 
 @dataclass(frozen=True, kw_only=True)
 class EDNNCommConfig:
-    """The keys of `strategy=ednncomm`."""
-
     sync_every: int | str = "auto"  # K, steps between exchanges; auto = steps of an epoch
     exchange: str = "leader"  # how nodes make their mean: leader | world | sliced
     sync_at_epoch_end: bool = True  # exchange after the last step of an epoch too

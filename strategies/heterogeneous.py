@@ -119,7 +119,6 @@ class Fit:
     per_sample: float
 
     def seconds(self, samples: float) -> float:
-        """The time of a step on `samples`."""
         return self.fixed + self.per_sample * samples
 
 

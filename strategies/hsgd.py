@@ -62,8 +62,6 @@ LINE = 64
 
 @dataclass(frozen=True, kw_only=True)
 class HSGDConfig:
-    """The keys of `strategy=hsgd`."""
-
     partition: str = "column"  # of the sum in a node: column (equal parts) | tensor (whole tensors)
     shared_weights: bool = True  # one copy of weights and momenta per node, or one per rank
     level1: str = "auto"  # shm (CPU) | collective | auto (shm where no rank is on a GPU)

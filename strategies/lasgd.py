@@ -369,7 +369,6 @@ class LASGD(AsynchronousStrategy):
         self.mean = None
 
     def _buffer(self) -> Tensor:
-        """A free vector of the layout."""
         if self.mean is not None:
             free, self.mean = self.mean, None
             return free

@@ -36,8 +36,6 @@ from .topology import NODE, WORLD, Group
 
 @dataclass(frozen=True, kw_only=True)
 class PostLocalSGDConfig:
-    """The keys of `strategy=post_local_sgd`."""
-
     switch_samples: int | str = "auto"  # t', global samples before the first local step; see the YAML
     sync_every: int = 16  # H, steps of a round after the switch
     unit: str = "rank"  # what trains by itself: rank | node

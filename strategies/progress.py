@@ -33,7 +33,6 @@ class Progress:
 
     @property
     def last_batch(self) -> bool:
-        """Whether this is the last batch of the epoch."""
         return self.batch == self.steps_per_epoch - 1
 
     @property

@@ -40,8 +40,6 @@ from .topology import WORLD
 
 @dataclass(frozen=True, kw_only=True)
 class SGPConfig:
-    """The keys of `strategy=sgp`."""
-
     num_peers: int = 1  # p, ranks that each rank sends to in a step
     graph: str = "exponential"  # whom: exponential | ring | complete
     direction: str = "push"  # push, or push_pull: peers send to each other

@@ -35,8 +35,6 @@ from .replica import Replica
 
 @dataclass(frozen=True, kw_only=True)
 class SlowMoConfig:
-    """The keys of `strategy=slowmo`."""
-
     sync_every: int = 12  # H, steps of a round
     slow_momentum: float = 0.7  # β
     slow_lr: float = 1.0  # α
@@ -51,8 +49,6 @@ class SlowMoConfig:
 
 
 class SlowMo(PeriodicStrategy):
-    """Local steps in rounds, and a momentum step where a round ends."""
-
     Config = SlowMoConfig
     config: SlowMoConfig
     remembers = (*PeriodicStrategy.remembers, "round_start", "momentum", "rates", "slow_norms")

@@ -149,7 +149,6 @@ class Feeder:
 
     @property
     def counters(self) -> Counters:
-        """The counters so far."""
         return self._tally.counters()
 
     def hold(self, on: bool) -> None:

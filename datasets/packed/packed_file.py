@@ -131,7 +131,6 @@ class Packed:
             self._open.set()
 
     def wait(self) -> None:
-        """Return once the file is not held."""
         self._open.wait()
 
     def will_need(self, first: int, count: int) -> None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from . import record_order
 from .packed_file import Packed
-from .record_order import Epoch, RecordOrder, Records, Stretch, Window, records_of, steps
+from .record_order import Epoch, EpochSlice, RecordOrder, Records, Window, records_of, steps
 
 READ_AHEAD_BYTES = 32 * 2**20
 WORTH_HELP_BYTES = 512 * 2**10
@@ -82,13 +82,11 @@ class CounterTally:
             self._end = int(ends[-1])
 
     def add(self, **amounts: float) -> None:
-        """Add to the counters so named."""
         with self._lock:
             for name, amount in amounts.items():
                 self._sums[name] += amount
 
     def counters(self) -> Counters:
-        """The counters so far."""
         with self._lock:
             return Counters(**self._sums)  # pyright: ignore[reportArgumentType] (of its own fields)
 
@@ -164,7 +162,7 @@ def _halves(runs: Sequence[range]) -> tuple[list[range], list[range]]:
 # ------------------------------------------------------------------ one record at a time
 
 
-def strided(packed: Packed, stretches: Iterable[Stretch], rank: int, tally: CounterTally) -> Reader:
+def strided(packed: Packed, slices: Iterable[EpochSlice], rank: int, tally: CounterTally) -> Reader:
     """Reads the records of `rank` one by one, as data-parallel training usually does.
 
     It is the baseline, so it keeps many reads in flight, from step to step: one thread announces `ANNOUNCED`
@@ -172,7 +170,7 @@ def strided(packed: Packed, stretches: Iterable[Stretch], rank: int, tally: Coun
     read one and compare its checksum. A task per record would cost more than a small record.
     """
     wanted, later = itertools.tee(
-        (s, step, record_order.strided(s.epoch, s.number, rank, step)) for s, step in steps(stretches)
+        (s, step, record_order.strided(s.epoch, s.number, rank, step)) for s, step in steps(slices)
     )
     queue = itertools.chain.from_iterable(records.tolist() for _, _, records in later)
     for record in itertools.islice(queue, ANNOUNCED):
@@ -189,10 +187,10 @@ def strided(packed: Packed, stretches: Iterable[Stretch], rank: int, tally: Coun
         tally.add(reads=len(records), requested_bytes=ends[-1], useful_bytes=ends[-1])
         tally.add(read_s=read - began, checked_s=time.perf_counter() - read)
 
-    for stretch, step, records in wanted:
+    for part, step, records in wanted:
         upcoming = list(itertools.islice(queue, len(records)))
         yield Load(
-            number=stretch.number,
+            number=part.number,
             step=step,
             records=records,
             counts=(len(records),),
@@ -207,21 +205,19 @@ CHUNK_BYTES = 4 * 2**20
 WINDOW_CHUNKS = 4
 
 
-def block(packed: Packed, stretches: Iterable[Stretch], rank: int, tally: CounterTally) -> Reader:
+def block(packed: Packed, slices: Iterable[EpochSlice], rank: int, tally: CounterTally) -> Reader:
     """The block of `rank`, step by step."""
-    return _one_run_a_step(packed, stretches, lambda epoch: (rank,), record_order.block, tally)
+    return _one_run_a_step(packed, slices, lambda epoch: (rank,), record_order.block, tally)
 
 
-def node_batch(packed: Packed, stretches: Iterable[Stretch], node: int, tally: CounterTally) -> Reader:
+def node_batch(packed: Packed, slices: Iterable[EpochSlice], node: int, tally: CounterTally) -> Reader:
     """One run a step for all ranks of `node`."""
-    return _one_run_a_step(
-        packed, stretches, lambda epoch: epoch.members(node), record_order.node_batch, tally
-    )
+    return _one_run_a_step(packed, slices, lambda epoch: epoch.members(node), record_order.node_batch, tally)
 
 
 def _one_run_a_step(
     packed: Packed,
-    stretches: Iterable[Stretch],
+    slices: Iterable[EpochSlice],
     members: Callable[[Epoch], Sequence[int]],
     order: RecordOrder,
     tally: CounterTally,
@@ -232,8 +228,8 @@ def _one_run_a_step(
         tally.add(useful_bytes=read_runs(packed, [run], into, tally, helper))
 
     def loads() -> Iterator[tuple[Load, range]]:
-        for stretch, step in steps(stretches):
-            number, epoch = stretch.number, stretch.epoch
+        for part, step in steps(slices):
+            number, epoch = part.number, part.epoch
             parts = [order(epoch, number, rank, step) for rank in members(epoch)]
             records, counts = np.concatenate(parts), tuple(len(part) for part in parts)
             run = range(int(records[0]), int(records[-1]) + 1) if len(records) else range(0)
@@ -246,7 +242,7 @@ def _one_run_a_step(
 
 def chunked_shuffle(
     packed: Packed,
-    stretches: Iterable[Stretch],
+    slices: Iterable[EpochSlice],
     node: int,
     tally: CounterTally,
     *,
@@ -258,30 +254,30 @@ def chunked_shuffle(
 
     seed: common to all nodes. The next window, also of the next epoch, is read while one is in use.
     """
-    stretches = list(stretches)
+    slices = list(slices)
     all_chunks = record_order.chunks(packed.starts(), chunk_bytes)
 
     @lru_cache(maxsize=2)  # reading is at most one epoch ahead
-    def planned(stretch: Stretch) -> list[Window]:
-        return record_order.windows(stretch.epoch, all_chunks, seed, stretch.number, node, window_chunks)
+    def planned(part: EpochSlice) -> list[Window]:
+        return record_order.windows(part.epoch, all_chunks, seed, part.number, node, window_chunks)
 
     with ThreadPoolExecutor(2) as pool:
-        first = stretches[0]
+        first = slices[0]
         begun, passed = _remaining(planned(first), first.epoch.node_before(node, first.step))
-        later = (window for stretch in stretches[1:] for window in planned(stretch))
+        later = (window for part in slices[1:] for window in planned(part))
         largest = max(packed.size_of(chunk.start, len(chunk)) for chunk in all_chunks)
         most_bytes = min(window_chunks * largest, packed.size_of(0, len(packed)))
         contents = _one_ahead(packed, itertools.chain(begun, later), most_bytes, tally, pool)
         copy = _copier(packed, contents, passed, tally)
-        for stretch in stretches:
-            order = record_order.given_out(planned(stretch))
-            given, members = stretch.epoch.node_before(node, stretch.step), stretch.epoch.members(node)
-            for step in range(stretch.step, stretch.epoch.steps):
-                counts = stretch.epoch.sizes(step)[members.start : members.stop]
+        for part in slices:
+            order = record_order.given_out(planned(part))
+            given, members = part.epoch.node_before(node, part.step), part.epoch.members(node)
+            for step in range(part.step, part.epoch.steps):
+                counts = part.epoch.sizes(step)[members.start : members.stop]
                 records = order[given : given + sum(counts)]
                 given += sum(counts)
                 fill = partial(copy, sum(counts))
-                yield Load(number=stretch.number, step=step, records=records, counts=counts, fill=fill)
+                yield Load(number=part.number, step=step, records=records, counts=counts, fill=fill)
 
 
 def _remaining(windows: list[Window], given: int) -> tuple[list[Window], int]:

@@ -79,7 +79,6 @@ class Epoch:
         return self.full[rank] * step if step < self.steps else self.before(rank, step - 1) + self.last[rank]
 
     def members(self, node: int) -> range:
-        """The ranks of a node."""
         begin = sum(self.ranks_of_nodes[:node])
         return range(begin, begin + self.ranks_of_nodes[node])
 
@@ -89,7 +88,7 @@ class Epoch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stretch:
+class EpochSlice:
     """The steps of epoch `number` from `step` on (0-based)."""
 
     number: int
@@ -97,11 +96,11 @@ class Stretch:
     step: int = 0
 
 
-def steps(stretches: Iterable[Stretch]) -> Iterator[tuple[Stretch, int]]:
-    """Every step of every stretch."""
-    for stretch in stretches:
-        for step in range(stretch.step, stretch.epoch.steps):
-            yield stretch, step
+def steps(slices: Iterable[EpochSlice]) -> Iterator[tuple[EpochSlice, int]]:
+    """Every step of every part."""
+    for part in slices:
+        for step in range(part.step, part.epoch.steps):
+            yield part, step
 
 
 RecordOrder = Callable[[Epoch, int, int, int], Records]

@@ -131,7 +131,6 @@ class Streams:
         return torch.cuda.stream(self._sides[of])
 
     def await_mark(self, mark: Any) -> None:
-        """Let the current stream wait for the event `mark`."""
         torch.cuda.current_stream(self._device).wait_event(mark)
 
 

@@ -196,7 +196,6 @@ class LinkClocks:
         return 1 if words[slot] != number + 1 else end or None
 
     def close(self) -> None:
-        """Release the memory."""
         self._words.release()
         os.close(self._file)
 
@@ -235,7 +234,6 @@ class Held:
         return self.clocks.end_of(self.slot, self.number)
 
     def over(self) -> bool:
-        """Whether it has ended."""
         end = self.end_ns()
         return end is not None and time.monotonic_ns() >= end
 

@@ -112,13 +112,11 @@ class Traffic:
 
     @property
     def calls(self) -> Counter[str]:
-        """Calls by class of link."""
         self._book()
         return self._calls
 
     @property
     def payload_bytes(self) -> Counter[str]:
-        """Payload by class of link."""
         self._book()
         return self._payload_bytes
 
@@ -213,16 +211,13 @@ class Traffic:
         self.waited_ns = 0
 
     def totals(self) -> dict[str, dict[str, int]]:
-        """calls, payload_bytes and ring_bytes per link class."""
         books = {"calls": self.calls, "payload_bytes": self.payload_bytes, "ring_bytes": self.ring_bytes}
         return {name: {link: book[link] for link in LINKS} for name, book in books.items()}
 
     def state_dict(self) -> dict[str, dict[str, int]]:
-        """Counters for a checkpoint."""
         return {**self.totals(), "verbs": dict(self.verbs), "blocked_ns": dict(self.blocked_on)}
 
     def load_state_dict(self, state: dict[str, dict[str, int]]) -> None:
-        """Restore `state_dict`."""
         self.clear()
         self._calls.update(state["calls"])
         self._payload_bytes.update(state["payload_bytes"])

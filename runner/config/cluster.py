@@ -44,7 +44,6 @@ class LinkConfig:
 
     @property
     def bytes_per_s(self) -> float:
-        """Payload bytes per second."""
         assert self.rate_gbit is not None, "checked before virtual time begins"
         return self.rate_gbit * self.efficiency * 1e9 / 8
 
@@ -55,8 +54,6 @@ class LinkConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LinksConfig:
-    """The links of a cluster."""
-
     intra: LinkConfig = field(default_factory=LinkConfig)  # between the ranks of a node; all pairs at once
     inter: LinkConfig = field(default_factory=LinkConfig)  # from a node to the others
     nics: int = 1  # network cards of a node; its ranks are dealt over them in order
@@ -209,12 +206,10 @@ class ClusterConfig:
 
     @property
     def ranks_of_nodes(self) -> tuple[int, ...]:
-        """Number of ranks of each node, in node order."""
         return self.ranks_per_node
 
     @property
     def ranks(self) -> int:
-        """Number of ranks of all nodes together."""
         return sum(self.ranks_per_node)
 
     def check_real(self, launcher: str, network: str) -> None:

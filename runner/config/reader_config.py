@@ -11,12 +11,12 @@ from ...datasets.dataset import Dataset
 from ...datasets.packed import readers, record_order
 from ...datasets.packed.packed_file import Packed
 from ...datasets.packed.readers import CounterTally, Reader
-from ...datasets.packed.record_order import RecordOrder, Stretch, chunked_order
+from ...datasets.packed.record_order import EpochSlice, RecordOrder, chunked_order
 from ...strategies.errors import ConfigError, above, at_least, within
 from .launchers import LauncherConfig
 
 CHUNKS_A_NODE = 4  # at least: of so many each node draws its samples anew for each epoch
-ReaderOf = Callable[[Packed, Iterable[Stretch], int, CounterTally], Reader]
+ReaderOf = Callable[[Packed, Iterable[EpochSlice], int, CounterTally], Reader]
 """Makes the reader of a file of rank, or where one feeds all ranks of a node of node, of that number."""
 ORDER_ALONE = "its order alone: samples come from memory, and cluster.device says what data cost"
 
@@ -151,11 +151,9 @@ class ChunkedShuffle(PackedReader):
 
     @property
     def chunk_bytes(self) -> int:
-        """`chunk_mib` in bytes."""
         return max(1, round(self.chunk_mib * 2**20))
 
     def chunks(self, packed: Packed) -> list[range]:
-        """The file in chunks."""
         return record_order.chunks(packed.starts(), self.chunk_bytes)
 
     def check(self, packed: Packed, nodes: int) -> None:

@@ -25,7 +25,6 @@ class RunConfig(RunParts):
 
     @property
     def title(self) -> str:
-        """Its run id and name."""
         return self.run_id + (f" ({self.run.name})" if self.run.name else "")
 
     @property

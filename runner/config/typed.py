@@ -4,11 +4,13 @@ Past `typed()` there is no `DictConfig`, no look-up by text and no `**kwargs`: a
 keyword-only dataclass (of values, or of such dataclasses) whose `__post_init__` has checked the ranges.
 """
 
+import copy
 import dataclasses
 import importlib
 import types
 import typing
 from collections.abc import Iterable, Mapping
+from functools import cache
 from types import NoneType
 from typing import Any, TypeVar
 
@@ -56,9 +58,8 @@ def typed(config_class: type[T], node: DictConfig | Mapping[str, Any], where: st
     values.pop(TARGET, None)
     hints = typing.get_type_hints(config_class)
     names = [field.name for field in dataclasses.fields(typing.cast(Any, config_class)) if field.init]
-    checked = OmegaConf.structured(config_class)
+    checked = copy.deepcopy(_structured(config_class))
     parts: dict[str, Any] = {}  # dataclasses inside this one
-    OmegaConf.set_readonly(checked, False)  # a frozen dataclass arrives read-only
     for key, value in values.items():
         if key not in names:
             raise unknown_key(where, key, names)
@@ -78,6 +79,14 @@ def typed(config_class: type[T], node: DictConfig | Mapping[str, Any], where: st
         raise
     except ValueError as error:
         raise ConfigError(str(error)) from error
+
+
+@cache
+def _structured(config_class: type[Any]) -> DictConfig:
+    """The fields of `config_class` with their defaults; made once, for a sweep needs it for each run."""
+    fields = OmegaConf.structured(config_class)
+    OmegaConf.set_readonly(fields, False)  # a frozen dataclass arrives read-only
+    return fields
 
 
 def unknown_key(where: str, key: str, names: Iterable[str]) -> ConfigError:

@@ -76,7 +76,6 @@ def check(
 
 
 def exit_code(findings: Sequence[CheckResult]) -> int:
-    """See `check`."""
     statuses = {finding.status for finding in findings}
     if "FAILED" in statuses:
         return FAILED

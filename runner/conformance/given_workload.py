@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from ...datasets.data import Data as Splits
-from ...datasets.sampler import split
+from ...datasets.sampler import split, without_crumbs
 from ...datasets.stream_seeds import stream_seed
-from ...strategies.base import AsynchronousStrategy, Shares, Strategy
+from ...strategies.base import AsynchronousStrategy, Strategy
 from ...strategies.communicator import Communicator
 from ...strategies.progress import Progress
 from ..config.cluster import ClusterConfig
@@ -55,7 +55,6 @@ class GivenOptimizer(Optimizer):
     lr: float = 1.0
 
     def build(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
-        """The optimizer of this rank's parameters."""
         optimizer = self.make(list(parameters))
         if not self.rated:
             self.lr = optimizer.param_groups[0]["lr"]
@@ -93,8 +92,6 @@ class GivenRates(Schedule):
 
 @dataclass(frozen=True, kw_only=True)
 class GivenTask(Classification):
-    """The scenario's loss; nothing is evaluated."""
-
     problem: Problem
     data: Data
 
@@ -132,7 +129,10 @@ class GivenOrder(BatchOrder):
 
     def sizes(self, progress: Progress) -> tuple[int, ...]:
         sizes = self.given(progress.step)
-        return sizes if self.shares is None else cut(sum(sizes), self.shares)
+        if self.shares is None:
+            return sizes
+        pieces = split(sum(sizes), tuple(map(float, self.shares.values)))
+        return without_crumbs(pieces, self.shares.minimum)
 
     def piece(self, progress: Progress) -> Tensor:
         raise NotImplementedError("batches are given, not drawn from a data set")
@@ -160,8 +160,6 @@ class GivenOrder(BatchOrder):
 
 
 class GivenBatches(Loader):
-    """Gives the batches of a `GivenOrder`."""
-
     def __init__(self, batch_order: GivenOrder) -> None:
         super().__init__(ghost_data("given", 0, 0, 0).train, batch_order, 0)
         self._order = batch_order
@@ -211,26 +209,12 @@ def splits_of(scenario: Scenario) -> Splits:
 
 
 def workload_of(scenario: Scenario, data: Data, comm: Communicator) -> Workload:
-    """The scenario's model, loss and batches for one rank."""
     seed_generators(stream_seed(scenario.seed, "init"))
     model = scenario.problem.model().train()
     seed_generators(stream_seed(scenario.seed, "dropout", comm.rank))
     order = GivenOrder(scenario, data, comm.rank)
     task = GivenTask(classes=2, problem=scenario.problem, data=data)
     return Workload(model=model, task=task, batch_order=order, loader=GivenBatches(order))
-
-
-def cut(size: int, shares: Shares) -> tuple[int, ...]:
-    """`size` samples in the ratio of `shares`; a piece below their minimum goes to the largest."""
-    if size == sum(shares.values):
-        return shares.values
-    sizes = list(split(size, tuple(float(value) for value in shares.values)))
-    largest = max(range(len(sizes)), key=lambda rank: (shares.values[rank], -rank))
-    for rank, piece in enumerate(sizes):
-        if 0 < piece < shares.minimum and rank != largest:
-            sizes[largest] += piece
-            sizes[rank] = 0
-    return tuple(sizes)
 
 
 def _starts_apart(scenario: Scenario) -> type[Strategy]:

@@ -62,7 +62,6 @@ class ScenarioObserver(Observer):
     # ------------------------------------------------------------------ the trainer's listener
 
     def progress(self, **numbers: Any) -> None:
-        """Note the step; progress is not shown."""
         self.step = numbers.get("step", self.step)
 
     def interrupted(self) -> str | None:
@@ -204,7 +203,6 @@ def observed_run(
 
 
 def image(trainer: Trainer) -> dict[str, Tensor]:
-    """Copies of all tensors that training depends on, by name."""
     replica = trainer.context.replica
     tensors = {name: value.detach().clone() for name, value in replica.model.state_dict().items()}
     places = {id(tensor): place for place, tensor in enumerate(replica.parameters.tensors)}

@@ -74,7 +74,6 @@ class Scenario:
 
     @property
     def topology(self) -> Topology:
-        """The placement of ranks."""
         return Topology.of(self.ranks_of_nodes)
 
     @property
@@ -88,7 +87,6 @@ class Scenario:
 
     @property
     def plan(self) -> Plan:
-        """The plan for the strategy's `check`."""
         steps = self.epochs * self.steps_per_epoch
         return Plan(self.topology, self.epochs, self.global_batch_size, self.steps_per_epoch, steps)
 
@@ -162,7 +160,6 @@ class History:
 
     @property
     def steps(self) -> int:
-        """Steps done by this rank."""
         return max(self.parameters)
 
     def verbs(self, *during: str) -> Counter[str]:

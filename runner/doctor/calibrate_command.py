@@ -44,8 +44,6 @@ _PATIENCE_S = 0.5  # after Ctrl-C: nothing is to be saved
 
 
 class Ended(Exception):
-    """A measurement failed."""
-
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome.reason)
         self.outcome = outcome
@@ -223,7 +221,6 @@ class Machine:
 
 
 def steps_of(took: dict[str, Any], sizes: tuple[int, ...]) -> Steps:
-    """The fits of the part `steps`."""
     by_rank, single = np.array(took["sizes"]), np.array(took["own"])
     jitter, jitter_cv = fit.jitter_fit(single)
     return Steps(

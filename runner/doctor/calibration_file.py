@@ -91,7 +91,6 @@ def percent(share: float) -> str:
 
 
 def between(interval: Interval, times: float = 1) -> str:
-    """An interval, in another unit."""
     return f"{number(times * interval[0])} to {number(times * interval[1])}"
 
 

@@ -87,12 +87,10 @@ class HoldOut:
 
     @property
     def measured_s(self) -> float:
-        """Of the median run."""
         return float(np.median(self.measured))
 
     @property
     def error(self) -> float:
-        """Modelled over measured, minus 1."""
         return self.modelled / self.measured_s - 1
 
 

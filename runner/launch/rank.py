@@ -58,7 +58,6 @@ class Appended:
         self._path = path
 
     def write(self, row: dict[str, Any]) -> None:
-        """Append `row`."""
         with RecordWriter(self._path) as writer:
             writer.write(row)
 

@@ -237,11 +237,9 @@ class RunQueue:
         return {"train_ns": trained + train_ns, "queued_ns": together}
 
     def load_state_dict(self, state: Mapping[str, int | None]) -> None:
-        """Continue from `state_dict`."""
         self._before = state["train_ns"] or 0, state["queued_ns"]
 
     def training(self, on: bool) -> None:
-        """Training begins (`on`) or pauses."""
         if self._since is None:
             return
         now = self._read()

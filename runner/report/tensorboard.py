@@ -13,6 +13,7 @@ from ...strategies.errors import ConfigError, MachineError
 from ..records.json_lines import Row, read_json, read_records, surviving
 from . import words
 from .data.load import find_runs, is_placed
+from .data.run_files import mapping_of
 
 POLL_S = 2.0
 GOING_ON = ("queued", "running")
@@ -29,14 +30,19 @@ def tensorboard(directory: Path, output: Path, *, follow: bool, tell: Callable[[
         ConfigError: no run is there.
         MachineError: the package tensorboard is missing.
     """
-    make_writer = summary_writer()
+    try:
+        from torch.utils.tensorboard.writer import SummaryWriter
+    except ImportError as error:
+        raise MachineError(
+            "tensorboard: the package tensorboard is not installed; pip install 'daso-bench[tensorboard]'"
+        ) from error
     events: dict[Path, _Events] = {}
     while True:
         for path in find_runs(directory):  # a sweep makes them one after another
             if path not in events:
                 # A run that is `directory` itself lies below the output by its name.
                 place = path.relative_to(directory) if path != directory else Path(path.absolute().name)
-                events[path] = _Events(path, output / place, make_writer)
+                events[path] = _Events(path, output / place, SummaryWriter)
         if not events:
             raise ConfigError(f"tensorboard {directory}: no run directory in it (a folder with status.json)")
         # Asked before the rows are read: what a run wrote before its end is read below.
@@ -50,17 +56,6 @@ def tensorboard(directory: Path, output: Path, *, follow: bool, tell: Callable[[
         of_run.writer.close()
     counts = [words.count(len(events), "run"), words.count(sum(len(e.rows) for e in events.values()), "row")]
     tell(f"{', '.join(counts)}: tensorboard --logdir {output}")
-
-
-def summary_writer() -> Any:
-    """PyTorch's SummaryWriter. Raises MachineError without the package tensorboard."""
-    try:
-        from torch.utils.tensorboard.writer import SummaryWriter
-    except ImportError as error:
-        raise MachineError(
-            "tensorboard: the package tensorboard is not installed; pip install 'daso-bench[tensorboard]'"
-        ) from error
-    return SummaryWriter
 
 
 class _Events:
@@ -107,13 +102,8 @@ def _rows(run: Path) -> list[Row]:
         rows = surviving(read_records(run / "metrics.jsonl").rows)
     except FileNotFoundError:
         return []
-    evaluations = [row for row in rows if row.get("kind") == "evaluation"]
-    return [row for row in evaluations if is_placed(row)]
+    return [row for row in rows if row.get("kind") == "evaluation" and is_placed(row)]
 
 
 def _status(run: Path) -> dict[str, Any]:
-    try:
-        status = read_json(run / "status.json")
-    except (OSError, ValueError):
-        return {}
-    return status if isinstance(status, dict) else {}
+    return mapping_of(run / "status.json", "", read_json, [])

@@ -35,7 +35,6 @@ class Recorded:
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     def write(self, row: dict[str, Any]) -> None:
-        """Keep a row."""
         self.rows.append(row)
 
 

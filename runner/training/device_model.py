@@ -124,8 +124,6 @@ class Device:
 
 
 class ClusterDevice(Device):
-    """A rank's device as `cluster.device` describes it."""
-
     def __init__(self, config: DeviceConfig, rank: int, profile: Profile, seed: int) -> None:
         self._config = config
         self.overlap_loss = config.overlap_loss

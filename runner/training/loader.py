@@ -114,7 +114,6 @@ class Loader(Callback):
         self.samples, self.batch_order, self.seed = samples, batch_order, seed
 
     def next(self, progress: Progress) -> Images:
-        """The batch of the present step."""
         key = epoch_key(self.seed, self.batch_order.place(progress)[0])
         return training_batch(self.samples, self.batch_order.piece(progress), key)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ...datasets.packed.feeder import Feeder, FeederGone, Geometry, Member
 from ...datasets.packed.readers import Counters, CounterTally
-from ...datasets.packed.record_order import Epoch, Stretch, steps
+from ...datasets.packed.record_order import Epoch, EpochSlice, steps
 from ...datasets.sampler import Sampler
 from ...datasets.transforms import epoch_key
 from ...strategies.errors import ConfigError, MachineError
@@ -56,14 +56,14 @@ class ReaderOrder(GlobalOrder):
         return self._samples(self.epoch(), *self.place(progress))
 
     def upcoming(self, progress: Progress) -> Iterator[tuple[Place, Tensor]]:
-        for stretch, step in steps(self.stretches(progress)):
-            yield (stretch.number, step), self._samples(stretch.epoch, stretch.number, step)
+        for part, step in steps(self.slices(progress)):
+            yield (part.number, step), self._samples(part.epoch, part.number, step)
 
-    def stretches(self, progress: Progress) -> Iterator[Stretch]:
+    def slices(self, progress: Progress) -> Iterator[EpochSlice]:
         """This step and all later ones, as long as the split does not change, in the form for readers."""
         (first, step), epoch = self.place(progress), self.epoch()
         for number in range(first, progress.epochs):
-            yield Stretch(number=number, epoch=epoch, step=step if number == first else 0)
+            yield EpochSlice(number=number, epoch=epoch, step=step if number == first else 0)
 
     def epoch(self) -> Epoch:
         """The division of an epoch by the present shares."""
@@ -133,7 +133,6 @@ class NodeConnections:
         return [ends[place] for place in range(self._members)], theirs
 
     def close(self) -> None:
-        """Accept no more connections."""
         if self._listener is not None:
             self._listener.close()
 
@@ -239,7 +238,7 @@ class PackedLoader(Loader):
         if ours:
             place = self._comm.node if reader.by_node else self._comm.rank
             read = reader.reader(batch_order.seed)
-            source = read(batch_order.set.packed, batch_order.stretches(progress), place, self._tally)
+            source = read(batch_order.set.packed, batch_order.slices(progress), place, self._tally)
             geometry = Geometry.of(batch_order.set.packed, self._most(), depth=reader.prefetch_batches + 1)
             self._feeder = Feeder(batch_order.set.packed, source, ours, geometry, self._tally)
         self._member = Member(theirs)

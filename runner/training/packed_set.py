@@ -101,7 +101,6 @@ def write_set(dataset: Dataset, reader: PackedReader, data: Data, tell: Tell) ->
 
 
 def command(dataset: Dataset, reader: PackedReader) -> str:
-    """The command that makes the file."""
     folder = dataset.folder()
     words = ["daso-bench prepare", f"dataset={dataset.name}", f"reader={reader.name}"]
     words += [f"dataset.root={folder}"] * (folder is not None)

@@ -64,11 +64,9 @@ class LossScaler(torch.amp.GradScaler):
         return super().step(optimizer, *args, **kwargs)
 
     def state_dict(self) -> dict[str, Any]:
-        """PyTorch's state, and the number of skipped steps."""
         return {**super().state_dict(), "skipped": int(self.skipped)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore `state_dict`."""
         self.skipped.fill_(state_dict["skipped"])
         super().load_state_dict(state_dict)
 
@@ -78,7 +76,6 @@ class LossScaler(torch.amp.GradScaler):
         return self._scale < 1
 
     def summary(self) -> dict[str, Any]:
-        """For the record: the present scale, and the number of skipped steps."""
         return {"scale": self.get_scale(), "skipped_steps": int(self.skipped)}
 
 

@@ -68,22 +68,18 @@ class LossSums:
         self.samples_of_run += samples
 
     def evaluated(self) -> None:
-        """Reset the sums since the last evaluation."""
         self.since_evaluation.zero_()
         self.samples_since_evaluation = 0
 
     def epoch_ended(self) -> None:
-        """Reset the sums of the epoch."""
         self.of_epoch.zero_()
         self.samples_of_epoch = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """The sums and the samples."""
         samples = [self.samples_since_evaluation, self.samples_of_epoch, self.samples_of_run]
         return {"sums": self.sums, "samples": samples}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore `state_dict`."""
         self.sums.copy_(state["sums"])
         self.samples_since_evaluation, self.samples_of_epoch, self.samples_of_run = state["samples"]
 

@@ -92,7 +92,6 @@ class TimeAccounting:
             context.progress.samples = int(self.gather(samples).sum())
 
     def train_loss(self) -> float:
-        """Mean training loss over all samples and ranks since the last evaluation."""
         losses = self.context.state.losses
         count = torch.tensor(losses.samples_since_evaluation, dtype=torch.float64)
         sums = torch.stack([losses.since_evaluation.cpu(), count])
@@ -248,7 +247,6 @@ class TimeAccounting:
         return {**totals, "blocked_s": blocked if self.context.comm.host_waits else None}
 
     def times(self) -> dict[str, Any]:
-        """This rank's segments and their sum."""
         segments = self.context.clock.closed()
         total = sum(segments.values()) + self.account.process_before_ns
         return {

@@ -31,7 +31,7 @@ from figures import Figure
 from daso_bench.datasets.packed.feeder import Feeder, Geometry, Member
 from daso_bench.datasets.packed.packed_file import Description, Packed, writing
 from daso_bench.datasets.packed.readers import CounterTally, Reader, chunked_shuffle, node_batch, strided
-from daso_bench.datasets.packed.record_order import Epoch, Stretch
+from daso_bench.datasets.packed.record_order import Epoch, EpochSlice
 from daso_bench.runner.machine.page_cache import drop
 
 SET_BYTES, STRIDED_BYTES = 2 * 10**9, 256 * 2**20
@@ -43,7 +43,7 @@ COLD = 0.98  # of the useful bytes must come from the disk
 ROOM = 1.2  # of a set must be free: its index, and other people's files
 OF_PLAIN, PEAK_MB = 0.8, 200.0
 PLAIN, STRIDED = "plain", "strided"
-READERS: dict[str, Callable[[Packed, list[Stretch], int, CounterTally], Reader]] = {
+READERS: dict[str, Callable[[Packed, list[EpochSlice], int, CounterTally], Reader]] = {
     "chunked_shuffle": partial(chunked_shuffle, seed=0),
     "node_batch": node_batch,
     STRIDED: strided,
@@ -230,7 +230,7 @@ def _fed(packed: Packed, arm: Arm) -> int:
     # On Windows the ends would be others.
     lines = [cast(tuple[Connection, Connection], multiprocessing.Pipe()) for _ in range(members)]
     geometry = Geometry.of(packed, share * members, SLOTS)
-    source = READERS[arm.reader](packed, [Stretch(number=0, epoch=epoch)], 0, tally)
+    source = READERS[arm.reader](packed, [EpochSlice(number=0, epoch=epoch)], 0, tally)
     with ExitStack() as stack:
         feeder = stack.enter_context(Feeder(packed, source, [ours for ours, _ in lines], geometry, tally))
         for parts in zip(*[Member(theirs) for _, theirs in lines], strict=True):

@@ -20,7 +20,7 @@ from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig
+from omegaconf import DictConfig, flag_override
 from omegaconf.errors import OmegaConfBaseException
 
 from daso_bench.runner.config.overrides import key_of, quote
@@ -99,6 +99,10 @@ class CollectingSweeper(Sweeper):
         words = tuple(str(override.input_line) for override in parsed if override not in values)
         if words not in chosen:
             chosen[words] = self._loader.load_sweep_config(self._config, list(words))
+            with flag_override(chosen[words], ["readonly", "struct"], False):
+                # What the values of a run can refer to; the rest is Hydra's own, and much to copy.
+                kept = {name: chosen[words].hydra[name] for name in ("runtime", "job")}
+                chosen[words].hydra = {**kept, "overrides": {"task": []}}
         job = copy.deepcopy(chosen[words])
         # What Hydra itself does with values once the files are read.
         ConfigLoaderImpl._apply_overrides_to_config(values, job)

@@ -138,7 +138,6 @@ def new_user_and_net() -> None:
 
 
 def _write_maps(pid: int, uid: int, gid: int) -> int:
-    """Returns 0, or the number of the error."""
     try:
         for name, id in (("uid_map", uid), ("gid_map", gid)):
             try:

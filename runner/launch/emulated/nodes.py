@@ -79,7 +79,6 @@ class Nodes:
         )
 
     def node(self, rank: int) -> NodeEntry:
-        """The node of a rank."""
         return self.entries[self._node_of_rank[rank]]
 
     def broken(self) -> str | None:

@@ -169,7 +169,6 @@ class ValidityChecks(Callback):
         return counted
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state_dict`."""
         self._before = state
 
     def _judge_others(self, all_s: float, own_s: float, room_s: float) -> None:
@@ -297,7 +296,6 @@ class Cores:
         self._since = (0.0, 0.0, 0.0)
 
     def training(self, on: bool) -> None:
-        """Training begins, or pauses."""
         everything = self._read()
         if everything is None or self.all_s is None:
             self.all_s = None

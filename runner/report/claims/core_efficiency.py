@@ -6,14 +6,12 @@ cores could be. x₁ is measured on the same nodes, model and precision with bat
 HSGD, the four-arm efficiency matrix.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 from ..data.arms import ONE_CORE, Arm, Comparison, per_sample
-from ..data.load import Run
-from ..data.means import time_shares
+from ..data.load import Run, value_at
+from ..data.means import over_runs, time_shares
 from ..statistics.verdict import Bound
 from ..statistics.welch import Interval
 from ..target import baseline_of
@@ -101,19 +99,18 @@ def headroom(comparison: Comparison, comparator: Arm, floor: float) -> Bound:
 
     `floor`: the study's noise, m.
     """
-    efficiencies, cores = matrix(comparison), cores_of(comparator)
-    line, why = None, efficiencies
-    if isinstance(efficiencies, Matrix):
-        line = next((line for line in efficiencies.lines if line.arm is comparator), None)
-        why = efficiencies.no_headroom
-    if not isinstance(efficiencies, Matrix) or line is None or why:
+    made, cores = matrix(comparison), cores_of(comparator)
+    lines = made.lines if isinstance(made, Matrix) else []
+    line = next((line for line in lines if line.arm is comparator), None)
+    why = made.no_headroom if isinstance(made, Matrix) else made
+    if line is None or why:
         most = None if cores is None else float(cores)
         reason = why or f"no line of {comparator.label}"
         return Bound(value=most, of="cores", unknown=f"headroom not known: {reason}")
     impossible = ""
-    if line.headroom > efficiencies.cores * (1 + floor):
+    if cores is not None and line.headroom > cores * (1 + floor):
         impossible = (
-            f"{comparator.label} on {efficiencies.cores} cores is slower than one core alone (headroom "
+            f"{comparator.label} on {cores} cores is slower than one core alone (headroom "
             f"{line.headroom:.3g}): {SLOWER}"
         )
     return Bound(value=line.headroom, limit=line.headroom_limit, of="cores", impossible=impossible)
@@ -145,9 +142,8 @@ def matrix(comparison: Comparison) -> Matrix | str:
     alone = _alone(comparison, baseline, cores)
     if isinstance(alone, str):
         return alone
-    arms = [arm for arm in comparison.arms if not arm.runs[0].role]
-    left_out = {arm.label: why for arm in arms if (why := _left_out(arm, cores))}
-    lines = [_line(arm, alone, cores) for arm in arms if arm.label not in left_out]
+    arms = [(arm, _left_out(arm, cores)) for arm in comparison.arms if not arm.runs[0].role]
+    lines = [_line(arm, alone, cores) for arm, why in arms if not why]
     return Matrix(
         comparison=comparison,
         cores=cores,
@@ -155,7 +151,7 @@ def matrix(comparison: Comparison) -> Matrix | str:
         level=level_of(alone),
         lines=lines,
         baseline=next(line for line in lines if line.arm is baseline),
-        left_out=tuple(f"{label} ({why})" for label, why in left_out.items()),
+        left_out=tuple(f"{arm.label} ({why})" for arm, why in arms if why),
     )
 
 
@@ -197,18 +193,14 @@ def _elsewhere(baseline: Arm, arm: Arm) -> list[str]:
 
 def _batch(baseline: Arm, arm: Arm, cores: int) -> list[str]:
     """The core's batch where it is not its part of the baseline's, rounded either way."""
-    of_baseline, of_core = (_batches(runs) for runs in (rated(baseline), rated(arm)))
-    if len(of_baseline) != 1 or len(of_core) != 1:
-        return []  # unequal ones are arms of their own; without a configuration nothing is known
-    (of_all,), (part,) = of_baseline, of_core
+    # All runs of an arm have the same.
+    sizes = [value_at(side.runs[0].config, "train", "global_batch_size") for side in (baseline, arm)]
+    if not all(isinstance(size, int) for size in sizes):
+        return []  # without a configuration nothing is known
+    of_all, part = sizes
     if part in (of_all // cores, -(-of_all // cores)):
         return []
     return [f"batch of a core ({of_all} / {cores}; {part})"]
-
-
-def _batches(runs: Sequence[Run]) -> set[int]:
-    sizes = [(run.config.get("train") or {}).get("global_batch_size") for run in runs]
-    return {size for size in sizes if isinstance(size, int)}
 
 
 def efficiency_words(line: Efficient) -> str:
@@ -232,4 +224,4 @@ def _line(arm: Arm, alone: Arm, cores: int) -> Efficient:
 
 def _rate(runs: Sequence[Run]) -> float:
     """Geometric mean of samples a second."""
-    return math.exp(-fmean(per_sample(runs).logs))
+    return 1 / over_runs(per_sample(runs).seconds)

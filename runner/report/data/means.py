@@ -19,6 +19,11 @@ def geometric_mean(values: Sequence[float | None]) -> float | None:
     return math.exp(math.fsum(math.log(value) for value in finite) / len(finite))
 
 
+def over_runs(values: Sequence[float]) -> float:
+    """The geometric mean of positive values; of one alone its own value."""
+    return math.exp(fmean(map(math.log, values))) if len(values) > 1 else values[0]
+
+
 def mean(values: Sequence[float | None]) -> float | None:
     """Arithmetic mean of two or more values; None for fewer, or if any is missing, NaN or infinite."""
     finite = _all_finite(values)

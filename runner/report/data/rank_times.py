@@ -1,12 +1,9 @@
-"""Samples and waiting of each rank of a run, from its own records and from the strategy's summary."""
+"""Samples and times of each rank of a run, from its own records and from the strategy's summary."""
 
 from collections import defaultdict
 from collections.abc import Mapping
 
-from .arms import Comparison
 from .load import PARTS, Run, number, value_at
-
-EVEN = 1.02  # times: shares less apart than this are those of whole samples
 
 
 def shares(run: Run) -> list[float]:
@@ -21,14 +18,6 @@ def shares(run: Run) -> list[float]:
     return []
 
 
-def waited(run: Run) -> list[float]:
-    """Share of its training time that each rank waited for others, [ranks]; [] if one did not record it."""
-    ranks = by_rank(run)
-    if not all(times.get("train_s") and "waiting_s" in times for times in ranks):
-        return []
-    return [max(0.0, times["waiting_s"]) / times["train_s"] for times in ranks]
-
-
 def by_rank(run: Run) -> list[dict[str, float]]:
     """Seconds of training (`train_s`) and of its parts (`waiting_s`, …) of each rank, over all attempts."""
     sums: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
@@ -41,19 +30,9 @@ def by_rank(run: Run) -> list[dict[str, float]]:
     return [dict(sums[rank]) for rank in sorted(sums)]
 
 
-def is_uneven(comparison: Comparison) -> bool:
-    """Whether some rank is meant to be slower than others, or got another share of the samples."""
-    return any(uneven_devices(run) or _uneven_shares(run) for run in comparison.runs)
-
-
 def uneven_devices(run: Run) -> bool:
     """Whether some rank is meant to be slower than others, or has another device."""
     if value_at(run.config, "cluster", "device", "straggler", "rank") is not None:
         return True
     by_rank = [value_at(run.config, "cluster", "device", key) for key in ("speeds", "kind")]
     return any(isinstance(values, list) and len(set(map(str, values))) > 1 for values in by_rank)
-
-
-def _uneven_shares(run: Run) -> bool:
-    of_rank = shares(run)
-    return bool(of_rank) and max(of_rank) > EVEN * min(of_rank)

@@ -1,4 +1,4 @@
-"""The figures of one comparison: curves, time to target, parts of the time and ranks, with captions."""
+"""The figures of one comparison: curves, time to target and parts of the time, with captions."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from .. import words
 from ..data.arms import Arm, Comparison
 from ..data.means import mean_parts
-from ..data.rank_times import is_uneven, shares, waited
 from ..simulation_errors import where
 from .pictures import Plot
 
@@ -59,16 +58,6 @@ def figures(comparison: Comparison, prefix: str) -> list[Plot]:
             " Exposed: transfers that training stood still for. Waiting: for slower ranks."
         )
         plots.append(plot("parts", ("strip_plot", "time_parts"), _parts, "Where the time went", caption))
-    if is_uneven(comparison):
-        caption = (
-            "Means over an arm's finished runs, rank 0 on top. Left: samples of a rank as times an equal"
-            " share, where the strategy tells; dotted: equal. Right: waiting for other ranks."
-        )
-        plots.append(
-            plot(
-                "ranks", ("strip_plot", "ranks"), _shares, "Shares and waiting of each rank", caption, "ranks"
-            )
-        )
     return plots
 
 
@@ -125,9 +114,3 @@ def _target_times(arm: Arm) -> str:
 def _parts(arm: Arm) -> str:
     parts = mean_parts(arm)
     return ", ".join(f"{part} {words.seconds(value)}" for part, value in parts.items()) or "nothing recorded"
-
-
-def _shares(arm: Arm) -> str:
-    samples = _range([s for run in arm.complete for s in shares(run)], lambda value: f"{value:.3g}")
-    waiting = _range([w for run in arm.complete for w in waited(run)], lambda value: f"{value:.1%}")
-    return f"times an equal share {samples}, waiting {waiting} of the training time"

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .. import words
-from ..data.arms import Arm, Comparison, settings
-from ..data.means import geometric_mean
+from ..data.arms import Comparison, settings
+from ..data.means import over_runs
 from ..plots.pictures import Plot
 from ..section import MARGIN, Rows, Section, looks_of, one_each, with_rows
 from ..simulation_errors import where
@@ -17,8 +17,6 @@ from ..simulation_errors import where
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Line = Mapping[float, float]
-"""Seconds to target by rate in Gbit/s."""
 LineCrossing = tuple[float, str, str, float]
 """Rate in Gbit/s at which two arms take equally long, the one faster below it and above it, seconds there."""
 
@@ -44,24 +42,19 @@ class Bandwidth:
         return {name: value for name, value in first.place.items() if name != "size"}
 
     @cached_property
-    def arms(self) -> dict[str, int]:
-        """Label and index of the look of each arm."""
-        return looks_of(self.comparisons.values())
-
-    @cached_property
-    def lines(self) -> dict[str, Line]:
-        """Geometric means at the rates at which all of an arm's runs reached the target."""
-        lines: dict[str, dict[float, float]] = {label: {} for label in self.arms}
+    def lines(self) -> dict[str, dict[float, float]]:
+        """Seconds to target by arm and rate: geometric means where all runs of an arm reached it."""
+        lines: dict[str, dict[float, float]] = {label: {} for label in looks_of(self.comparisons.values())}
         for rate, comparison in self.comparisons.items():
             for arm in comparison.arms:
-                if (seconds := _seconds(arm)) is not None:
-                    lines[arm.label][rate] = seconds
-        return dict(lines)
+                if arm.reached and len(arm.reached) == len(arm.counted):
+                    lines[arm.label][rate] = over_runs([run.to_target_s or math.nan for run in arm.reached])
+        return lines
 
     @cached_property
     def crossings(self) -> list[LineCrossing]:
         """Of all pairs of arms, by rate."""
-        pairs = combinations(self.arms, 2)
+        pairs = combinations(self.lines, 2)
         return sorted(c for pair in pairs for c in crossings(*pair, self.lines, list(self.comparisons)))
 
     @property
@@ -72,7 +65,7 @@ class Bandwidth:
             f" ({words.seconds(seconds)} there)"
             for rate, below, above, seconds in self.crossings
         ]
-        short = [arm for arm in self.arms if len(self.lines[arm]) < len(self.comparisons)]
+        short = [arm for arm, line in self.lines.items() if len(line) < len(self.comparisons)]
         sentences += [f"{arm}: not all runs reached the target at every rate" for arm in short]
         return sentences or ["no two lines cross"]
 
@@ -108,7 +101,7 @@ def _by_rate(comparisons: Sequence[Comparison]) -> dict[float, Comparison]:
 
 
 def crossings(
-    first: str, second: str, lines: Mapping[str, Line], rates: Sequence[float]
+    first: str, second: str, lines: Mapping[str, Mapping[float, float]], rates: Sequence[float]
 ) -> list[LineCrossing]:
     """Where the lines of two arms cross, straight between neighbouring `rates` on two logarithmic axes.
 
@@ -126,26 +119,11 @@ def crossings(
         if ahead[low] * ahead[high] > 0 or not set(between) <= ahead.keys():
             continue
         left, right = next((a, b) for a, b in pairwise(between) if ahead[a] * ahead[b] <= 0)
-        share = ahead[left] / (ahead[left] - ahead[right])
+        share = ahead[left] / (ahead[left] - ahead[right])  # of the way, on a logarithmic axis
         below, above = (first, second) if ahead[low] > 0 else (second, first)
-        rate, seconds = (
-            _on_the_way(*ends, share) for ends in ((left, right), (of_first[left], of_first[right]))
-        )
-        made.append((rate, below, above, seconds))
+        seconds = of_first[left] * (of_first[right] / of_first[left]) ** share
+        made.append((left * (right / left) ** share, below, above, seconds))
     return made
-
-
-def _on_the_way(start: float, end: float, share: float) -> float:
-    """`share` of the way from start to end on a logarithmic axis."""
-    return start * (end / start) ** share
-
-
-def _seconds(arm: Arm) -> float | None:
-    """Geometric mean of an arm's scored times; None unless all runs reached the target."""
-    times = [run.crossing.scored_s for run in arm.reached if run.crossing]
-    if not times or len(times) < len(arm.counted):
-        return None
-    return geometric_mean(times) if len(times) > 1 else times[0]
 
 
 class BandwidthSection(Section):
@@ -202,18 +180,15 @@ def draw(bandwidth: Bandwidth) -> "Figure":
     from ..plots.curves import arm_lines
     from ..plots.style import label_logarithmic
 
+    looks, rates = looks_of(bandwidth.comparisons.values()), list(bandwidth.comparisons)
     figure, axes = arm_lines(
-        {
-            (arm, index): {rate: (s, s, s) for rate, s in bandwidth.lines[arm].items()}
-            for arm, index in bandwidth.arms.items()
-        },
-        list(bandwidth.comparisons),
+        {(arm, looks[arm]): {r: (s, s, s) for r, s in line.items()} for arm, line in bandwidth.lines.items()},
+        rates,
         xlabel="rate of a card between nodes in Gbit/s",
         ylabel="time to target in seconds",
     )
     for rate, _, _, seconds in bandwidth.crossings:
-        ring: Any = {"markerfacecolor": "none", "markeredgecolor": "#1d2129", "markeredgewidth": 1.0}
-        axes.plot(rate, seconds, "o", markersize=9, **ring, zorder=5)
+        axes.plot(rate, seconds, "o", markersize=9, mfc="none", mec="#1d2129", mew=1.0, zorder=5)
     axes.set_yscale("log")
     label_logarithmic(axes.yaxis)
     return figure

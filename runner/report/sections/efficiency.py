@@ -62,7 +62,7 @@ Numbers: <a href="efficiency.csv">efficiency.csv</a>.</caption>
                     "efficiency_high": line.interval.high if line.interval else None,
                     "level": made.level,
                     **{
-                        f"share_{part.replace(' ', '_')}": line.shares[part] if line.shares else None
+                        f"share_{part.replace(' ', '_')}": (line.shares or {}).get(part)
                         for part in TIME_SHARES
                     },
                 }

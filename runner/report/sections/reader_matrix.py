@@ -5,20 +5,19 @@ is training's, in samples per second over the study's baseline: reading that nob
 Source: HSGD, the experiments on contiguous access.
 """
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .. import words
 from ..data.arms import Arm, Comparison, per_sample
 from ..data.load import Run
+from ..data.means import over_runs
 from ..plots.pictures import Plot
-from ..section import Rows, Section, one_each, with_rows
+from ..section import Rows, Section, looks_of, one_each, with_rows
 from ..simulation_errors import where
-from ..statistics.welch import Ratio, welch
+from ..statistics.welch import Times, welch
 from ..target import baseline_of, study_of
 
 if TYPE_CHECKING:
@@ -30,99 +29,51 @@ CAPTION = (
     " is less waiting for data, or less work of the ranks' own cores."
 )
 COUNTS = ("reads", "jumps", "requested_bytes", "useful_bytes", "read_s", "checked_s", "waited_s")
+Sizes = Mapping[float, tuple[Comparison, Rows]]
+"""By bytes of a record, ascending: a comparison and its rows."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reading:
-    """An arm that read a packed file. `counts`: means over its complete runs, by `COUNTS`.
+def readings_of(comparisons: Iterable[Comparison]) -> list[tuple[Comparison, Rows]]:
+    """All comparisons in which an arm read a packed file, with a row of table `readers` for each such arm."""
+    made = [(comparison, _rows(comparison)) for comparison in comparisons if not comparison.assumption]
+    return [(comparison, rows) for comparison, rows in made if rows]
 
-    `cached`: share of the file's pages that were in the system's cache when training began, None where they
-    were left as they were; `gain`: in samples per second, None for the baseline and below 3 runs.
+
+def _rows(comparison: Comparison) -> Rows:
+    """Means over complete runs, by `COUNTS`.
+
+    `record_bytes`: useful bytes of a sample, to three digits: the size of encoded images is a mean;
+    `still_cached`: share of the file's pages that were in the system's cache when training began, None where
+    they were left as they were; `times_as_fast`: None for the baseline and below 3 runs.
     """
-
-    arm: Arm
-    counts: Mapping[str, float]
-    cached: float | None
-    samples_per_s: float
-    gain: Ratio | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Readings:
-    """All arms of a comparison that read a packed file.
-
-    `record_bytes`: useful bytes of a sample, to three digits: the size of encoded images is a mean.
-    """
-
-    comparison: Comparison
-    record_bytes: float
-    level: float
-    baseline: str
-    lines: list[Reading]
-
-    @property
-    def cold(self) -> bool:
-        """Whether the file was dropped from the system's cache before training."""
-        return any(line.cached is not None for line in self.lines)
-
-
-def readings_of(comparisons: Iterable[Comparison]) -> list[Readings]:
-    """Of all comparisons in which an arm read a packed file."""
-    made = [_readings(comparison) for comparison in comparisons if not comparison.assumption]
-    return [readings for readings in made if readings is not None]
-
-
-def record_sizes(all_readings: Iterable[Readings]) -> list[list[Readings]]:
-    """Of each study, model, world and state of the cache those of several sizes of records, ascending."""
-    groups: dict[tuple[str, str, str, bool, bool], dict[float, Readings]] = {}
-    for readings in all_readings:
-        c = readings.comparison
-        group = groups.setdefault((c.study, c.model, c.world, c.tuned, readings.cold), {})
-        group.setdefault(readings.record_bytes, readings)
-    members = [[group[size] for size in sorted(group)] for group in groups.values() if len(group) > 1]
-    return [sizes for sizes in members if gains(sizes)]
-
-
-def gains(sizes: Sequence[Readings]) -> dict[tuple[str, int], dict[float, Ratio]]:
-    """The gains of each arm that has one, by bytes of a record; the arm by its label and look."""
-    by_arm: dict[tuple[str, int], dict[float, Ratio]] = {}
-    for readings in sizes:
-        for line in readings.lines:
-            if line.gain:
-                by_arm.setdefault((line.arm.label, line.arm.index), {})[readings.record_bytes] = line.gain
-    return by_arm
-
-
-def _readings(comparison: Comparison) -> Readings | None:
     read = [(arm, runs) for arm in comparison.arms if (runs := _runs(arm)) and not arm.runs[0].role]
     if not read:
-        return None
+        return []
     baseline, all_runs = baseline_of(comparison), [run for _, runs in read for run in runs]
     level = float(study_of(all_runs[0], "level", 0.95))
-    useful = [run.summary["reader"]["useful_bytes"] / run.summary["samples"] for run in all_runs]
-    lines: list[Reading] = []
+    useful = fmean(run.summary["reader"]["useful_bytes"] / run.summary["samples"] for run in all_runs)
+    rows: Rows = []
     for arm, runs in read:
-        times, gain = per_sample(runs), None
-        if baseline is not None and arm is not baseline:
-            gain = welch(per_sample(baseline.complete), times, level=level)
-        counted = [run.summary["reader"] for run in runs]
+        rates = per_sample(baseline.complete) if baseline is not None and arm is not baseline else Times(())
+        gain = welch(rates, per_sample(runs), level=level)
         cached = [run.start.still_cached for run in runs if run.start.still_cached is not None]
-        lines.append(
-            Reading(
-                arm=arm,
-                counts={name: fmean(float(each.get(name, 0)) for each in counted) for name in COUNTS},
-                cached=fmean(cached) if cached else None,
-                samples_per_s=math.exp(-fmean(times.logs)),
-                gain=gain,
-            )
+        rows.append(
+            {
+                **comparison.place,
+                "arm": arm.label,
+                "runs": len(runs),
+                "record_bytes": float(f"{useful:.3g}"),
+                "still_cached": fmean(cached) if cached else None,
+                **{name: fmean(float(run.summary["reader"].get(name, 0)) for run in runs) for name in COUNTS},
+                "samples_per_s": over_runs([run.samples_per_s or 0.0 for run in runs]),
+                "baseline": baseline.label if baseline else None,
+                "times_as_fast": gain.point if gain else None,
+                "times_as_fast_low": gain.low if gain else None,
+                "times_as_fast_high": gain.high if gain else None,
+                "level": level,
+            }
         )
-    return Readings(
-        comparison=comparison,
-        record_bytes=float(f"{fmean(useful):.3g}"),
-        level=level,
-        baseline=baseline.label if baseline else "",
-        lines=lines,
-    )
+    return rows
 
 
 def _runs(arm: Arm) -> list[Run]:
@@ -130,80 +81,92 @@ def _runs(arm: Arm) -> list[Run]:
     return [run for run in arm.complete if isinstance(run.summary.get("reader"), dict) and run.samples_per_s]
 
 
+def is_cold(rows: Rows) -> bool:
+    """Whether the file was dropped from the system's cache before training."""
+    return any(row["still_cached"] is not None for row in rows)
+
+
+def record_sizes(readings: Iterable[tuple[Comparison, Rows]]) -> list[Sizes]:
+    """Of each study, model, world and state of the cache those of several sizes of records."""
+    groups: dict[tuple[Any, ...], dict[float, tuple[Comparison, Rows]]] = {}
+    for c, rows in readings:
+        group = groups.setdefault((c.study, c.model, c.world, c.tuned, is_cold(rows)), {})
+        group.setdefault(rows[0]["record_bytes"], (c, rows))
+    members = [dict(sorted(group.items())) for group in groups.values() if len(group) > 1]
+    return [sizes for sizes in members if gains(sizes)]
+
+
+def gains(sizes: Sizes) -> dict[str, dict[float, tuple[float, float, float]]]:
+    """By arm that has a gain and by bytes of a record: times as fast as the baseline, and the interval."""
+    by_arm: dict[str, dict[float, tuple[float, float, float]]] = {}
+    for size, (_, rows) in sizes.items():
+        for row in rows:
+            if row["times_as_fast"] is not None:
+                ends = row["times_as_fast_low"], row["times_as_fast_high"]
+                by_arm.setdefault(row["arm"], {})[size] = (row["times_as_fast"], *ends)
+    return by_arm
+
+
 class ReadersSection(Section):
     """Table `readers`; the figure of gains for each study with several sizes of records."""
 
     order = 40
     template = """
-{% for readings in section.readings %}
+{% for comparison, rows in section.readings %}
+{% set cold, base, looks = section.is_cold(rows), rows[0].baseline, section.looks_of([comparison]) %}
 <section>
-<h2>Reading a packed file {{ page.workload(readings.comparison, readings.comparison.size) }}</h2>
+<h2>Reading a packed file {{ page.workload(comparison, comparison.size) }}</h2>
 <div class="wide" role="region" aria-label="Reading a packed file" tabindex="0">
 <table class="sortable">
-<caption>Records of {{ words.size(readings.record_bytes) }}; means over complete runs, all ranks together. A
+<caption>Records of {{ words.size(rows[0].record_bytes) }}; means over complete runs, all ranks together. A
 jump is a read that does not start where the same reader's last one ended.
-{{ "The file was dropped from the system's cache before training." if readings.cold }}
-Times as fast as {{ readings.baseline or "a baseline, of which there is none" }}: training, in samples/s, with
-{{ "%g" | format(100 * readings.level) }} % intervals.</caption>
+{{ "The file was dropped from the system's cache before training." if cold }}
+Times as fast as {{ base or "a baseline, of which there is none" }}: training, in samples/s, with
+{{ "%g" | format(100 * rows[0].level) }} % intervals.</caption>
 <thead><tr><th scope="col">Arm</th><th scope="col">Reads</th><th scope="col">Jumps</th>
 <th scope="col">Read, used</th><th scope="col">Waited for data</th>
-{% if readings.cold %}<th scope="col">Still cached</th>{% endif %}
+{% if cold %}<th scope="col">Still cached</th>{% endif %}
 <th scope="col">Samples/s</th><th scope="col">Times as fast</th></tr></thead>
 <tbody>
-{% for line in readings.lines %}
-<tr><th scope="row">{{ swatch(line.arm.index) }}{{ line.arm.label }}</th>
-<td>{{ "{:,.0f}".format(line.counts.reads) }}</td><td>{{ "{:,.0f}".format(line.counts.jumps) }}</td>
-<td>{{ words.size(line.counts.requested_bytes) }}, {{ words.size(line.counts.useful_bytes) }}</td>
-<td>{{ words.seconds(line.counts.waited_s) }}</td>
-{% if readings.cold %}
-<td>{% if line.cached is not none %}{{ "%.1f" | format(100 * line.cached) }} %{% endif %}</td>
+{% for row in rows %}
+<tr><th scope="row">{{ swatch(looks[row.arm]) }}{{ row.arm }}</th>
+<td>{{ "{:,.0f}".format(row.reads) }}</td><td>{{ "{:,.0f}".format(row.jumps) }}</td>
+<td>{{ words.size(row.requested_bytes) }}, {{ words.size(row.useful_bytes) }}</td>
+<td>{{ words.seconds(row.waited_s) }}</td>
+{% if cold %}
+<td>{% if row.still_cached is not none %}{{ "%.1f" | format(100 * row.still_cached) }} %{% endif %}</td>
 {% endif %}
-<td>{{ words.rate(line.samples_per_s) }}</td><td>
-{%- if line.gain %}{{ words.interval(line.gain) }}
-{%- elif line.arm.label == readings.baseline %}1{% else %}fewer than 3 runs{% endif -%}
+<td>{{ words.rate(row.samples_per_s) }}</td><td>
+{%- if row.times_as_fast is not none -%}
+{{ "%.3f [%.3f, %.3f]" | format(row.times_as_fast, row.times_as_fast_low, row.times_as_fast_high) }}
+{%- elif row.arm == base %}1{% else %}fewer than 3 runs{% endif -%}
 </td></tr>
 {% endfor %}
 </tbody></table></div>
 </section>
 {% endfor %}
 {% for sizes in section.record_sizes %}
+{% set comparisons = sizes.values() | map("first") | list %}
 <section>
-<h2>Reading over the size of a record {{ page.workload(sizes[0].comparison) }}</h2>
-{{ page.figure(pictures[loop.index0], results.anchors(sizes | map(attribute="comparison") | list)) }}
+<h2>Reading over the size of a record {{ page.workload(comparisons[0]) }}</h2>
+{{ page.figure(pictures[loop.index0], results.anchors(comparisons)) }}
 </section>
 {% endfor %}
 """
+    is_cold = staticmethod(is_cold)
+    looks_of = staticmethod(looks_of)
 
     @cached_property
-    def readings(self) -> list[Readings]:
+    def readings(self) -> list[tuple[Comparison, Rows]]:
         return readings_of(self.results.comparisons)
 
     @cached_property
-    def record_sizes(self) -> list[list[Readings]]:
+    def record_sizes(self) -> list[Sizes]:
         return record_sizes(self.readings)
 
     def tables(self) -> dict[str, Rows]:
         """`readers`: a row per arm."""
-        return with_rows(
-            readers=[
-                {
-                    **readings.comparison.place,
-                    "arm": line.arm.label,
-                    "runs": len(_runs(line.arm)),
-                    "record_bytes": readings.record_bytes,
-                    "still_cached": line.cached,
-                    **line.counts,
-                    "samples_per_s": line.samples_per_s,
-                    "baseline": readings.baseline or None,
-                    "times_as_fast": line.gain.point if line.gain else None,
-                    "times_as_fast_low": line.gain.low if line.gain else None,
-                    "times_as_fast_high": line.gain.high if line.gain else None,
-                    "level": readings.level,
-                }
-                for readings in self.readings
-                for line in readings.lines
-            ]
-        )
+        return with_rows(readers=[row for _, rows in self.readings for row in rows])
 
     def plots(self) -> list[Plot]:
         return one_each(
@@ -211,36 +174,41 @@ Times as fast as {{ readings.baseline or "a baseline, of which there is none" }}
             self.record_sizes,
             title=TITLE,
             caption=CAPTION,
-            corner=lambda sizes: where(sizes[0].comparison.world, ""),
+            corner=lambda sizes: where(_first(sizes)["world"], ""),
             draw=draw,
             alternative=alternative,
         )
 
 
-def draw(sizes: Sequence[Readings]) -> "Figure":
+def _first(sizes: Sizes) -> dict[str, Any]:
+    """The first row of the smallest size."""
+    return next(iter(sizes.values()))[1][0]
+
+
+def draw(sizes: Sizes) -> "Figure":
     """The gain of each arm with its interval, over all sizes of records."""
     from ..plots.curves import arm_lines
     from ..plots.style import short
 
+    looks = looks_of(comparison for comparison, _ in sizes.values())
     figure, axes = arm_lines(
-        {
-            arm: {size: (gain.point, gain.low, gain.high) for size, gain in by_size.items()}
-            for arm, by_size in gains(sizes).items()
-        },
-        [readings.record_bytes for readings in sizes],
+        {(arm, looks[arm]): by_size for arm, by_size in gains(sizes).items()},
+        list(sizes),
         xlabel="bytes of a record",
-        ylabel=f"times as fast as {short(sizes[0].baseline, 30)}",
+        ylabel=f"times as fast as {short(_first(sizes)['baseline'], 30)}",
     )
     axes.axhline(1.0, color="#444444", linewidth=1.1, linestyle=(0, (1.5, 2)), zorder=1)
     return figure
 
 
-def alternative(sizes: Sequence[Readings]) -> str:
+def alternative(sizes: Sizes) -> str:
     """The figure in words, for readers who cannot see it."""
     points = [
-        f"{label} {words.interval(gain)} at {words.size(size)}"
-        for (label, _), by_size in gains(sizes).items()
-        for size, gain in by_size.items()
+        f"{arm} {gain:.3f} [{low:.3f}, {high:.3f}] at {words.size(size)}"
+        for arm, by_size in gains(sizes).items()
+        for size, (gain, low, high) in by_size.items()
     ]
-    place = where(sizes[0].comparison.world, "")
-    return f"{TITLE}, times as fast as {sizes[0].baseline} ({place}): {', '.join(points)}."
+    first = _first(sizes)
+    return (
+        f"{TITLE}, times as fast as {first['baseline']} ({where(first['world'], '')}): {', '.join(points)}."
+    )

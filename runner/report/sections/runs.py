@@ -1,4 +1,4 @@
-"""Section: all runs, evaluations, arms and uneven ranks as tables; what is wrong with runs; machines."""
+"""Section: all runs, evaluations and arms as tables; what is wrong with runs; machines."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -9,13 +9,12 @@ from ..data.arms import Arm, Comparison, metrics_of, walk, who
 from ..data.load import PARTS, Run
 from ..data.means import bytes_mean, final_mean, rate_mean, target_mean, train_mean
 from ..data.metric import Metric, columns
-from ..data.rank_times import by_rank, is_uneven, shares
 from ..data.run_files import LINKS
-from ..section import Rows, Section, with_rows
+from ..section import Rows, Section
 
 
 class RunSection(Section):
-    """Tables `runs`, `evaluations`, `arms` and `ranks`; on the page what went wrong, and environments."""
+    """Tables `runs`, `evaluations` and `arms`; on the page what went wrong, and environments."""
 
     order = 90
     template = """
@@ -104,11 +103,9 @@ time.</p>
 
     def tables(self) -> dict[str, Rows]:
         """`runs`: a row per run directory, failed ones included; `evaluations`: a row per surviving
-        evaluation of every run; `arms`: a row per arm of every size and assumption; `ranks`: a row per rank
-        of every run of an uneven comparison."""
+        evaluation of every run; `arms`: a row per arm of every size and assumption."""
         comparisons = self.results.comparisons
         metrics = metrics_of(comparisons)
-        uneven = [comparison for comparison in self.results.configured if is_uneven(comparison)]
         fields = (
             *("attempt", "index", "step", "epoch", "samples", "train_s", "wall_s", "eval_s", "make_model_s"),
             *("split", *columns(metrics), "count", "loss", "train_loss", "learning_rate", "samples_per_s"),
@@ -123,7 +120,6 @@ time.</p>
             "arms": [
                 _arm_row(comparison, arm, metrics) for comparison in comparisons for arm in comparison.arms
             ],
-            **with_rows(ranks=[row for members in walk(uneven) for row in _rank_rows(*members)]),
         }
 
 
@@ -135,17 +131,6 @@ def _environment_facts(environment: dict[str, Any]) -> list[tuple[str, str]]:
         known = [", ".join(f"{name} {rank[name]}" for name in fields if name in rank) for rank in ranks]
         facts.append(("ranks", "; ".join(known)))
     return facts
-
-
-def _rank_rows(comparison: Comparison, arm: Arm, run: Run) -> list[dict[str, Any]]:
-    of_rank = shares(run)
-    return [
-        who(comparison, arm, run)
-        | {"rank": rank, "train_s": times.get("train_s")}
-        | {f"{part}_s": times.get(f"{part}_s") for part in PARTS}
-        | {"times_equal_share": of_rank[rank] if of_rank else None}
-        for rank, times in enumerate(by_rank(run))
-    ]
 
 
 def _arm_row(comparison: Comparison, arm: Arm, metrics: Sequence[Metric]) -> dict[str, Any]:

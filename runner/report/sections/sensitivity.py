@@ -1,50 +1,61 @@
 """Section: whether the order of the arms depends on assumptions, from their times under each of them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
 
 from .. import words
 from ..data.arms import Arm, Comparison, natural
 from ..data.load import Run
-from ..data.means import geometric_mean
-from ..plots.arm_style import colour, marker
-from ..plots.pictures import Plot
-from ..ranking import AS_CONFIGURED, Times, ranking_words
-from ..section import Rows, Section, looks_of, one_each, with_rows
-from ..simulation_errors import where
+from ..data.means import over_runs
+from ..section import MARGIN, Rows, Section, looks_of, with_rows
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-TITLE = "Relative speed under assumptions"
-CAPTION = (
-    "Strong mark: as configured. Faint marks: under each assumption alone. The line spans them all. Dotted:"
-    " the baseline, which is faster than all marks left of it."
-)
 TARGET, TRAIN, PER_SAMPLE = "time to target", "training time", "training time per sample"
+AS_CONFIGURED = ""  # the point that departs from no assumption
+Times = Mapping[str, Mapping[str, float]]
+"""Seconds by arm, then by assumption; all arms have the same assumptions, AS_CONFIGURED among them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SizeTable:
-    """One size of a study under its assumptions. `measure`: what is compared.
+    """One size of a study under its assumptions: a comparison under each. `measure`: what is compared."""
 
-    `seconds`: by arm and assumption, geometric means over runs, None where one of these is missing, did not
-    finish or missed the target. `arms`: label and index of the look; the first one is the baseline.
-    """
-
-    comparison: Comparison
-    assumptions: list[str]
-    arms: dict[str, int]
+    comparisons: Sequence[Comparison]
     measure: str
-    seconds: dict[str, dict[str, float | None]]
-    runs: list[Run]
+
+    @property
+    def comparison(self) -> Comparison:
+        """The first of them: the one as configured, if that was run."""
+        return self.comparisons[0]
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        return [run for comparison in self.comparisons for run in comparison.runs]
+
+    @cached_property
+    def arms(self) -> dict[str, int]:
+        """Label and index of the look."""
+        return looks_of(self.comparisons)
 
     @property
     def baseline(self) -> str:
         """What the others are relative to: the first arm of ddp, or the first arm if there is none."""
         return next(iter(self.arms))
+
+    @cached_property
+    def assumptions(self) -> list[str]:
+        return sorted({AS_CONFIGURED} | {c.assumption for c in self.comparisons}, key=natural)
+
+    @cached_property
+    def seconds(self) -> dict[str, dict[str, float | None]]:
+        """By arm and assumption; None where a run is missing, did not finish or missed the target."""
+        arms = {(arm.label, c.assumption): arm for c in self.comparisons for arm in c.arms}
+        seeds = {str(run.seed) for run in self.runs}
+        return {
+            label: {name: _seconds(arms.get((label, name)), self.measure, seeds) for name in self.assumptions}
+            for label in self.arms
+        }
 
     def speeds(self, arm: str) -> dict[str, float]:
         """How many times as fast as the baseline `arm` is, by assumption, where both have a time."""
@@ -69,30 +80,14 @@ def size_tables(comparisons: Iterable[Comparison]) -> list[list[SizeTable]]:
     for c in comparisons:
         groups.setdefault((c.study, c.model, c.dataset, c.world), {}).setdefault(c.size, []).append(c)
     made = [
-        [_size_table(members) for members in sizes.values() if any(c.assumption for c in members)]
+        [
+            SizeTable(comparisons=members, measure=_measure([run for c in members for run in c.runs]))
+            for members in sizes.values()
+            if any(c.assumption for c in members)
+        ]
         for sizes in groups.values()
     ]
     return [tables for tables in made if tables]
-
-
-def _size_table(comparisons: Sequence[Comparison]) -> SizeTable:
-    runs = [run for comparison in comparisons for run in comparison.runs]
-    arms = looks_of(comparisons)
-    there = {(arm.label, c.assumption): arm for c in comparisons for arm in c.arms}
-    assumptions = sorted({AS_CONFIGURED} | {c.assumption for c in comparisons}, key=natural)
-    measure = _measure(runs)
-    seeds = {str(run.seed) for run in runs}
-    return SizeTable(
-        comparison=comparisons[0],
-        assumptions=assumptions,
-        arms=arms,
-        measure=measure,
-        seconds={
-            label: {name: _seconds(there.get((label, name)), measure, seeds) for name in assumptions}
-            for label in arms
-        },
-        runs=runs,
-    )
 
 
 def _measure(runs: Sequence[Run]) -> str:
@@ -107,26 +102,54 @@ def _seconds(arm: Arm | None, measure: str, seeds: set[str]) -> float | None:
     if arm is None or (measure == TARGET and len(arm.reached) < len(arm.counted)):
         return None
     runs = arm.reached if measure == TARGET else arm.complete
-    times = [_time(run, measure) or 0.0 for run in runs]
+    times = [(run.to_target_s if measure == TARGET else run.train_s) or 0.0 for run in runs]
+    if measure == PER_SAMPLE:
+        times = [time / run.samples if run.samples else 0.0 for time, run in zip(times, runs, strict=True)]
     if {str(run.seed) for run in runs} != seeds or not all(time > 0 for time in times):
         return None
-    return geometric_mean(times) if len(times) > 1 else times[0]
+    return over_runs(times)
 
 
-def _time(run: Run, measure: str) -> float | None:
-    if measure == TARGET:
-        return run.to_target_s
-    if measure == TRAIN or run.train_s is None:
-        return run.train_s
-    return run.train_s / run.samples if run.samples else None
+def tiers(times: Times) -> list[list[str]]:
+    """The arms, fastest first, cut where all before are faster than all behind under every assumption."""
+    arms = sorted(times, key=lambda arm: (times[arm][AS_CONFIGURED], arm))
+    ranked: list[list[str]] = []
+    for place, arm in enumerate(arms):
+        if not any(_unordered(times, first, second) for first in arms[:place] for second in arms[place:]):
+            ranked.append([arm])
+        else:
+            ranked[-1].append(arm)
+    return ranked
+
+
+def _unordered(times: Times, first: str, second: str) -> set[str]:
+    """The assumptions under which `first` is not clearly faster than `second`."""
+    return {name for name, time in times[first].items() if times[second][name] < MARGIN * time}
+
+
+def ranking_words(times: Times) -> str:
+    """The tiers, fastest first, and where arms that share one have no order."""
+    if len(times) < 2:
+        arms = f"only {next(iter(times))}" if times else "no arm"
+        return f"no ranking: {arms} has a time under every assumption"
+    ranked = [tier[0] if len(tier) == 1 else _no_order(times, tier) for tier in tiers(times)]
+    return f"no ranking: {ranked[0]}" if len(ranked) == 1 else ", then ".join(ranked)
+
+
+def _no_order(times: Times, tier: Sequence[str]) -> str:
+    """That these arms have no order, and under which assumptions two of them turn."""
+    turns = {name for pair in pairwise(tier) for name in _unordered(times, *pair)}
+    named = [f"'{name}'" for name in times[tier[0]] if name in turns - {AS_CONFIGURED}]
+    points = ["as configured"] * (AS_CONFIGURED in turns) + [f"under {words.listed(named)}"] * bool(named)
+    why = f"it turns, or they are less than 1 % apart, {' and '.join(points)}"
+    return f"no order between {words.listed(tier)}: {why}"
 
 
 class SensitivitySection(Section):
-    """Table `sensitivity`; for each size the table on the page and the figure."""
+    """Table `sensitivity`, on the page for each size."""
 
     order = 80
     template = """
-{% set drawn = namespace(count=0) %}
 {% for tables in section.studies %}
 {% set place = "commands-assumed-" ~ loop.index %}
 {% set runs = tables | map(attribute="runs") | sum(start=[]) %}
@@ -166,10 +189,6 @@ the others say how many times as fast an arm is, geometric means where there are
 </tbody>
 </table>
 </div>
-<div class="figures alone">
-{{ page.figure(pictures[drawn.count], [(place, "")]) }}
-{% set drawn.count = drawn.count + 1 %}
-</div>
 {% endfor %}
 <h3 class="apart">Configuration</h3>
 {{ page.commands(place, runs | groupby("strategy") | map(attribute="list") | list) }}
@@ -201,47 +220,3 @@ the others say how many times as fast an arm is, geometric means where there are
                 for arm in table.arms
             ]
         )
-
-    def plots(self) -> list[Plot]:
-        return one_each(
-            "sensitivity",
-            [table for tables in self.studies for table in tables],
-            title=TITLE,
-            caption=CAPTION,
-            corner=lambda table: where(table.comparison.world, table.comparison.size),
-            draw=draw,
-            alternative=alternative,
-        )
-
-
-def draw(table: SizeTable) -> "Figure":
-    """Speed relative to the baseline, a row for each arm; the baseline itself is the dotted line."""
-    from ..plots.strip_plot import strips
-    from ..plots.style import numbers, plain, short
-
-    figure, axes = strips(list(table.arms))
-    axes.axvline(1, color="#444444", linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
-    for row, (arm, index) in enumerate(table.arms.items()):
-        speeds = table.speeds(arm)
-        if speeds:
-            axes.plot([min(speeds.values()), max(speeds.values())], [row, row], color=colour(index))
-        for assumption, value in speeds.items():
-            strong: Any = {"markersize": 9, "markeredgecolor": "white", "zorder": 4}
-            faint: Any = {"markersize": 6.5, "alpha": 0.35}
-            mark = strong if assumption == AS_CONFIGURED else faint
-            axes.plot(value, row, marker(index), color=colour(index), **mark)
-    axes.margins(x=0.08)
-    axes.set_xlabel(f"times as fast as {plain(short(table.baseline, 40))}")
-    axes.xaxis.set_major_formatter(numbers())
-    return figure
-
-
-def alternative(table: SizeTable) -> str:
-    """The figure in words, for readers who cannot see it."""
-    ranges = [
-        f"{arm}: {words.ratio(min(speeds.values()))} to {words.ratio(max(speeds.values()))}"
-        for arm in table.arms
-        if (speeds := table.speeds(arm))
-    ]
-    place = where(table.comparison.world, table.comparison.size)
-    return f"{TITLE} ({place}), times as fast as {table.baseline}. {'; '.join(ranges)}."

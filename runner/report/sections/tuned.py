@@ -11,7 +11,6 @@ from functools import cached_property
 from typing import Any
 
 from ..data.arms import Arm, Comparison, settings, text
-from ..data.load import Run
 from ..section import Rows, Section, with_rows
 from ..statistics import reached
 from ..statistics.welch import Interval, Times, regret
@@ -19,13 +18,14 @@ from ..target import budget_s, study_of, way
 
 Row = dict[str, Any]
 NO_DEFAULT = "no run with the default settings"
+NONE = object()  # the value of a key that is not there
 
 
 def tuned_arms(comparisons: Sequence[Comparison]) -> list[tuple[Arm, Row]]:
     """Every tuned arm with its row of the table, without second baselines and placebos, in order."""
-    paper = {_place(c): c for c in comparisons if not c.tuned}
+    paper = {(*c.place.values(), c.assumption): c for c in comparisons if not c.tuned}
     return [
-        (arm, _row(comparison, paper.get(_place(comparison)), arm))
+        (arm, _row(comparison, paper.get((*comparison.place.values(), comparison.assumption)), arm))
         for comparison in comparisons
         if comparison.tuned
         for arm in comparison.arms
@@ -57,12 +57,13 @@ def _row(comparison: Comparison, others: Comparison | None, arm: Arm) -> Row:
     candidates = [other for other in others.arms if not other.runs[0].role] if others else []
     default = next((other for other in candidates if other.runs[0].arm_name == first.tuned), None)
     level = float(study_of(first, "level", 0.95))
-    share, ends, bound, why = None, None, "", NO_DEFAULT
-    winner = f"not known: {NO_DEFAULT}"
+    made, winner = (None, None, "", NO_DEFAULT), f"not known: {NO_DEFAULT}"
     if others is not None and default is not None:
-        share, ends, bound, why = _regret(others, default, arm, level)
-        changes = _changes(default.runs[0], first).items()
-        winner = " ".join(f"{key}={value}" for key, value in changes) or "the default settings"
+        made = _regret(others, default, arm, level)
+        before = settings(default.runs[0])
+        changes = [(key, value) for key, value in settings(first).items() if before.get(key, NONE) != value]
+        winner = " ".join(f"{key}={text(value)}" for key, value in changes) or "the default settings"
+    share, ends, bound, why = made
     return {
         **comparison.place,
         "arm": first.tuned,
@@ -106,16 +107,6 @@ def _regret(
     if ratio is None:
         return None, None, "", counts
     return ratio.point - 1, Interval(ratio.low - 1, ratio.high - 1), ratio.side, counts
-
-
-def _changes(default: Run, tuned: Run) -> dict[str, str]:
-    before, after = settings(default), settings(tuned)
-    return {key: text(value) for key, value in after.items() if key not in before or before[key] != value}
-
-
-def _place(comparison: Comparison) -> tuple[str, ...]:
-    c = comparison
-    return c.study, c.model, c.dataset, c.world, c.size, c.assumption
 
 
 class TunedSection(Section):

@@ -28,7 +28,7 @@ from daso_bench.datasets.packed.readers import (
     node_batch,
     strided,
 )
-from daso_bench.datasets.packed.record_order import Epoch, Stretch
+from daso_bench.datasets.packed.record_order import Epoch, EpochSlice
 from daso_bench.datasets.sampler import Sampler
 
 MakePacked = Callable[..., Path]
@@ -39,9 +39,9 @@ def pipe() -> tuple[Connection, Connection]:
     return cast(tuple[Connection, Connection], multiprocessing.Pipe())
 
 
-def one_epoch() -> list[Stretch]:
+def one_epoch() -> list[EpochSlice]:
     """53 records in batches of 9, on nodes of 2 and 1 ranks."""
-    return [Stretch(number=0, epoch=Epoch.of(Sampler(53, 9, 3, 0), (2, 1)))]
+    return [EpochSlice(number=0, epoch=Epoch.of(Sampler(53, 9, 3, 0), (2, 1)))]
 
 
 def feed_and_hang(path: Path, connections: list[Connection]) -> None:
@@ -209,10 +209,10 @@ def held(make_packed: MakePacked, monkeypatch: pytest.MonkeyPatch) -> Callable[[
         packed = Packed(make_packed(RECORDS))
         disk = Disk(monkeypatch)
         epoch = Epoch.of(Sampler(RECORDS, BATCH, 3, 0), NODES)
-        stretches = [Stretch(number=number, epoch=epoch) for number in range(EPOCHS)]
+        slices = [EpochSlice(number=number, epoch=epoch) for number in range(EPOCHS)]
         tally = CounterTally()
         pipes = [pipe() for _ in range(NODES[0] if layout in BY_NODE else 1)]
-        reader = LAYOUTS[layout](packed, stretches, 0, tally)
+        reader = LAYOUTS[layout](packed, slices, 0, tally)
         feeder = Feeder(packed, reader, [ours for ours, _ in pipes], Geometry.of(packed, BATCH), tally)
         members = [Member(theirs) for _, theirs in pipes]
         for member in members:

@@ -24,7 +24,7 @@ from daso_bench.datasets.packed.readers import (
     chunked_shuffle,
     read_runs,
 )
-from daso_bench.datasets.packed.record_order import Epoch, RecordOrder, Stretch, chunked_order
+from daso_bench.datasets.packed.record_order import Epoch, EpochSlice, RecordOrder, chunked_order
 from daso_bench.datasets.sampler import Sampler
 
 MakePacked = Callable[..., Path]
@@ -43,7 +43,7 @@ class Drawn:
     samples: int
     left_out: int
     many_sizes: bool
-    stretches: list[Stretch]
+    slices: list[EpochSlice]
     again: tuple[int, int]
 
 
@@ -57,8 +57,8 @@ def runs(draw: st.DrawFn) -> Drawn:
     short = draw(st.sampled_from(["join", "keep"] + ["drop"] * (batch <= samples)))
     sampler = Sampler(samples, batch, ranks, 0, short_batch=short)
     shares = st.none() | st.lists(st.floats(0.05, 20), min_size=ranks, max_size=ranks)
-    stretches = [
-        Stretch(number=number, epoch=Epoch.of(sampler, nodes, draw(shares)))
+    slices = [
+        EpochSlice(number=number, epoch=Epoch.of(sampler, nodes, draw(shares)))
         for number in range(draw(st.integers(2, 3)))
     ]
     step = draw(st.integers(0, sampler.steps_per_epoch - 1))
@@ -66,8 +66,8 @@ def runs(draw: st.DrawFn) -> Drawn:
         samples=samples,
         left_out=sampler.left_out,
         many_sizes=draw(st.booleans()),
-        stretches=stretches,
-        again=(draw(st.integers(0, len(stretches) - 1)), step),
+        slices=slices,
+        again=(draw(st.integers(0, len(slices) - 1)), step),
     )
 
 
@@ -79,24 +79,24 @@ def order_of(layout: str, packed: Packed) -> RecordOrder:
 
 
 def reader_of(
-    layout: str, packed: Packed, stretches: list[Stretch], place: int, tally: CounterTally
+    layout: str, packed: Packed, slices: list[EpochSlice], place: int, tally: CounterTally
 ) -> Reader:
     """The reader of rank or node `place`."""
     if layout == "chunked_shuffle":
         keys = {"seed": SEED, "chunk_bytes": CHUNK_BYTES, "window_chunks": WINDOW_CHUNKS}
-        return chunked_shuffle(packed, stretches, place, tally, **keys)
-    return getattr(readers, layout)(packed, stretches, place, tally)
+        return chunked_shuffle(packed, slices, place, tally, **keys)
+    return getattr(readers, layout)(packed, slices, place, tally)
 
 
 def went_through(
-    layout: str, packed: Packed, stretches: list[Stretch], place: int
+    layout: str, packed: Packed, slices: list[EpochSlice], place: int
 ) -> tuple[dict[Step, tuple[list[int], bytes]], Counters]:
     """What the ranks of reader `place` get of all steps: numbers of records, and their bytes; counters."""
     found = dict[Step, tuple[list[int], bytes]]()
-    ranks = list(stretches[0].epoch.members(place)) if layout in BY_NODE else [place]
+    ranks = list(slices[0].epoch.members(place)) if layout in BY_NODE else [place]
     pipes = [cast(tuple[Connection, Connection], multiprocessing.Pipe()) for _ in ranks]
     tally = CounterTally()
-    source = reader_of(layout, packed, stretches, place, tally)
+    source = reader_of(layout, packed, slices, place, tally)
     with Feeder(packed, source, [ours for ours, _ in pipes], Geometry.of(packed, 96), tally) as feeder:
         members = [Member(theirs) for _, theirs in pipes]
         for parts in zip(*members, strict=True):
@@ -110,11 +110,11 @@ def went_through(
     return found, feeder.counters
 
 
-def read(layout: str, packed: Packed, stretches: list[Stretch]) -> dict[Step, tuple[list[int], bytes]]:
+def read(layout: str, packed: Packed, slices: list[EpochSlice]) -> dict[Step, tuple[list[int], bytes]]:
     """What every rank gets of all steps, from its feeder: numbers of records, and their bytes."""
-    first, found = stretches[0].epoch, dict[Step, tuple[list[int], bytes]]()
+    first, found = slices[0].epoch, dict[Step, tuple[list[int], bytes]]()
     for place in range(len(first.ranks_of_nodes) if layout in BY_NODE else len(first.full)):
-        of_place, counters = went_through(layout, packed, stretches, place)
+        of_place, counters = went_through(layout, packed, slices, place)
         assert counters.useful_bytes == sum(len(content) for _, content in of_place.values())
         assert counters.requested_bytes >= counters.useful_bytes
         assert counters.jumps <= counters.reads
@@ -128,32 +128,32 @@ def read(layout: str, packed: Packed, stretches: list[Stretch]) -> dict[Step, tu
 def test_every_step_of_every_rank_is_the_one_promised_wherever_reading_begins(
     make_packed: MakePacked, layout: str, drawn: Drawn
 ) -> None:
-    samples, stretches = drawn.samples, drawn.stretches
+    samples, slices = drawn.samples, drawn.slices
     sizes = tuple(1 + 7 * place % 23 for place in range(samples)) if drawn.many_sizes else ()
     path = make_packed(samples, 12, sizes)
     with Packed(path) as packed:
-        whole, order = read(layout, packed, stretches), order_of(layout, packed)
+        whole, order = read(layout, packed, slices), order_of(layout, packed)
         content, starts = path.read_bytes(), packed.starts().tolist()
         for (number, step, rank), (records, found) in whole.items():
-            assert records == order(stretches[number].epoch, number, rank, step).tolist()
+            assert records == order(slices[number].epoch, number, rank, step).tolist()
             assert found == b"".join(content[starts[record] : starts[record + 1]] for record in records)
-        for stretch in stretches:
-            seen = [record for key in whole if key[0] == stretch.number for record in whole[key][0]]
+        for part in slices:
+            seen = [record for key in whole if key[0] == part.number for record in whole[key][0]]
             assert len(set(seen)) == len(seen) == samples - drawn.left_out
         number, step = drawn.again
-        rest = [Stretch(number=number, epoch=stretches[number].epoch, step=step), *stretches[number + 1 :]]
+        rest = [EpochSlice(number=number, epoch=slices[number].epoch, step=step), *slices[number + 1 :]]
         assert read(layout, packed, rest) == {key: whole[key] for key in whole if key[:2] >= drawn.again}
 
 
 def test_jumps_are_counted_as_h13_counts_them(make_packed: MakePacked) -> None:
-    stretches = [Stretch(number=0, epoch=Epoch.of(Sampler(48, 9, 3, 0), (2, 1)))]
+    slices = [EpochSlice(number=0, epoch=Epoch.of(Sampler(48, 9, 3, 0), (2, 1)))]
     with Packed(make_packed(48)) as packed:
         jumps = {
-            layout: [went_through(layout, packed, stretches, place)[1].jumps for place in range(2)]
+            layout: [went_through(layout, packed, slices, place)[1].jumps for place in range(2)]
             for layout in ("strided", "block", "node_batch")
         }
         for layout, ranks in (("node_batch", 3), ("strided", 1)):
-            alone = [Stretch(number=0, epoch=Epoch.of(Sampler(48, 9, ranks, 0), (ranks,)))]
+            alone = [EpochSlice(number=0, epoch=Epoch.of(Sampler(48, 9, ranks, 0), (ranks,)))]
             assert went_through(layout, packed, alone, 0)[1].jumps == 1
     assert jumps == {"strided": [16, 16], "block": [1, 1], "node_batch": [5, 5]}
 
@@ -166,10 +166,10 @@ def test_a_damaged_record_ends_every_members_waiting_with_its_name(
     content[30 * 12] ^= 1
     path = tmp_path / "set.packed"
     path.write_bytes(content)
-    stretches = [Stretch(number=0, epoch=Epoch.of(Sampler(53, 9, 3, 0), (2, 1)))]
+    slices = [EpochSlice(number=0, epoch=Epoch.of(Sampler(53, 9, 3, 0), (2, 1)))]
     reason = r"set\.packed: record 30, byte 360: checksum is wrong"
     with Packed(path) as packed, pytest.raises(FeederGone, match=reason):
-        read(layout, packed, stretches)
+        read(layout, packed, slices)
 
 
 class Calls:
@@ -204,10 +204,10 @@ def test_every_byte_is_announced_before_it_is_read(
     make_packed: MakePacked, monkeypatch: pytest.MonkeyPatch, layout: str, sizes: tuple[int, ...]
 ) -> None:
     epoch = Epoch.of(Sampler(53, 9, 3, 0), (2, 1))
-    stretches = [Stretch(number=number, epoch=epoch) for number in (0, 1)]
+    slices = [EpochSlice(number=number, epoch=epoch) for number in (0, 1)]
     with Packed(make_packed(53, 12, sizes)) as packed:
         calls, wanted = Calls(monkeypatch), set[int]()
-        for load in reader_of(layout, packed, stretches, 0, CounterTally()):
+        for load in reader_of(layout, packed, slices, 0, CounterTally()):
             load.fill(memoryview(bytearray(9 * 23)))
             for record in load.records.tolist():
                 first = packed.start_of(record)
@@ -222,11 +222,11 @@ def test_the_next_epochs_first_window_is_read_before_the_last_steps_of_this_one(
     make_packed: MakePacked, window_chunks: int, start: int
 ) -> None:
     epoch = Epoch(batch=10, steps=6, full=(10,), last=(10,), ranks_of_nodes=(1,))
-    stretches = [Stretch(number=0, epoch=epoch, step=start), Stretch(number=1, epoch=epoch)]
+    slices = [EpochSlice(number=0, epoch=epoch, step=start), EpochSlice(number=1, epoch=epoch)]
     tally = CounterTally()
     with Packed(make_packed(60, 12)) as packed:
         reader = chunked_shuffle(
-            packed, stretches, 0, tally, seed=3, chunk_bytes=120, window_chunks=window_chunks
+            packed, slices, 0, tally, seed=3, chunk_bytes=120, window_chunks=window_chunks
         )
         for _ in range(start, epoch.steps):  # of the last step a window is in use still
             next(reader).fill(memoryview(bytearray(10 * 12)))

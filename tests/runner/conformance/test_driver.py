@@ -1,5 +1,6 @@
 """The driver against runs worked out by hand, and against itself: saved, resumed, looked at."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from daso_bench.runner.conformance.checks import (
     require_same_walk,
 )
 from daso_bench.runner.conformance.driver import drive, jittered
-from daso_bench.runner.conformance.given_workload import cut
+from daso_bench.runner.conformance.given_workload import GivenOrder
 from daso_bench.runner.conformance.scenario import Problem, Scenario
 from daso_bench.strategies.base import Shares
 from daso_bench.strategies.ddp import DDP
@@ -99,11 +100,24 @@ def test_two_drives_are_the_same_bit_for_bit_and_leave_the_generator_alone():
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_shares_cut_the_global_batch_anew():
-    assert cut(6, Shares((3, 2, 1))) == (3, 2, 1)
-    assert cut(12, Shares((3, 2, 1))) == (6, 4, 2)
-    assert cut(7, Shares((5, 1, 1))) == (5, 1, 1)
-    assert cut(5, Shares((8, 1, 1), minimum=2)) == (5, 0, 0), "pieces below the minimum go to the largest"
+@pytest.mark.parametrize(
+    ("samples", "shares", "pieces"),
+    [
+        ((2, 2, 2), Shares((3, 2, 1)), (3, 2, 1)),
+        ((4, 4, 4), Shares((3, 2, 1)), (6, 4, 2)),
+        ((3, 2, 2), Shares((5, 1, 1)), (5, 1, 1)),
+        ((3, 1, 1), Shares((8, 1, 1), minimum=2), (5, 0, 0)),  # pieces below the minimum go to the largest
+    ],
+)
+def test_shares_cut_the_global_batch_anew(samples: tuple[int, ...], shares: Shares, pieces: tuple[int, ...]):
+    given = scenario(ranks_of_nodes=(3,))
+    order = GivenOrder(
+        given, lambda rank, step: (torch.zeros(samples[rank], 1), torch.zeros(samples[rank])), 0
+    )
+    progress: Any = SimpleNamespace(step=0)
+    assert order.sizes(progress) == samples
+    order.shares = shares
+    assert order.sizes(progress) == pieces
 
 
 def test_differences_name_their_first_element():

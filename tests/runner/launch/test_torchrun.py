@@ -4,6 +4,7 @@ import dataclasses
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -63,9 +64,13 @@ def test_torchrun_trains_what_the_local_launcher_trains(tmp_path: Path):
     assert not pin or environment["ranks"][0]["cores"] != environment["ranks"][1]["cores"]
     # A finished run is not trained again, and rank 1 looks for no supervisor.
     torchruns = {"TORCHELASTIC_RUN_ID": "again", "WORLD_SIZE": "2", "GROUP_RANK": "0"}
-    for rank in ("0", "1"):
-        again = python(WORKER, str(directory.path), **torchruns, RANK=rank, LOCAL_RANK=rank)
-        assert (again.returncode, "finished already" in again.stderr) == (0, rank == "0")
+    with ThreadPoolExecutor() as pool:
+        both = [
+            pool.submit(python, WORKER, str(directory.path), **torchruns, RANK=rank, LOCAL_RANK=rank)
+            for rank in ("0", "1")
+        ]
+    ends = [(again.result().returncode, "finished already" in again.result().stderr) for again in both]
+    assert ends == [(0, True), (0, False)]
 
 
 def test_a_failing_rank_fails_torchrun_and_the_run(tmp_path: Path):

@@ -12,7 +12,7 @@ from asking import code_of
 from daso_bench.runner.cli import commands
 from daso_bench.runner.machine.folders import writing
 from daso_bench.runner.records.run_directory import MACHINE, WRONG_REQUEST
-from daso_bench.runner.report import build
+from daso_bench.runner.report import results
 from daso_bench.strategies.errors import ConfigError, MachineError
 
 FULL = Path("/dev/full")
@@ -22,7 +22,6 @@ FULL = Path("/dev/full")
     "words",
     [
         ("report", "{}"),
-        ("report", "--diff", "{}", "{}"),
         ("status", "{}"),
         ("resume", "{}"),
         ("cancel", "{}"),
@@ -55,7 +54,7 @@ def test_a_report_that_cannot_be_written_is_refused_in_a_sentence(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     (tmp_path / "afile").touch()
-    monkeypatch.setattr(build, "load_runs", lambda *_: [])
+    monkeypatch.setattr(results, "load_runs", lambda *_: [])
     assert code_of("report", str(tmp_path), "--output", str(tmp_path / place)) == WRONG_REQUEST
     said = " ".join(capsys.readouterr().err.split())
     assert f"{tmp_path / place}: cannot be written: " in said

@@ -100,7 +100,7 @@ def test_a_study_over_rates_has_a_line_for_each_arm(make_study: Make):
     make_study()
     (study,) = analysed(make_study({1.0: {"ddp": 80.0, "daso": 20.0}, 10.0: TIMES[10.0]}, seed=1))
     assert list(study.comparisons) == [1, 10]
-    assert list(study.arms) == ["ddp", "daso"]
+    assert list(study.lines) == ["ddp", "daso"]
     assert study.lines["ddp"] == pytest.approx({1: math.sqrt(40 * 80) * ROOT2, 10: 10 * ROOT2})
     assert study.lines["daso"] == pytest.approx({1: 20 * ROOT2, 10: 20 * ROOT2})
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from daso_bench.runner.report.ranking import Times, ranking_words, tiers
+from daso_bench.runner.report.sections.sensitivity import Times, ranking_words, tiers
 
 ORDERED = {
     "ddp": {"": 3.0, "rings": 3.1},

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sharing import Make, all_compared, table, there
+from sharing import Make, all_compared, table
 
 from daso_bench.runner.report.build import report
 from daso_bench.runner.report.sections.reader_matrix import (
     alternative,
     draw,
     gains,
+    is_cold,
     readings_of,
     record_sizes,
 )
@@ -64,29 +65,32 @@ def _spoil(path: Path, arm: str, record: int, rate: float, cached: float | None)
 
 def test_counts_are_means_and_gains_are_ratios_of_rates_with_their_intervals(make_run: Make, tmp_path: Path):
     make(make_run, tmp_path)
-    small, large = sorted(readings_of(all_compared(tmp_path)), key=lambda one: one.record_bytes)
-    assert [one.record_bytes for one in (small, large)] == [4100.0, 102_000.0], "to three digits"
-    lines = {line.arm.label: line for line in small.lines}
+    found = [rows for _, rows in readings_of(all_compared(tmp_path))]
+    small, large = sorted(found, key=lambda rows: rows[0]["record_bytes"])
+    assert [rows[0]["record_bytes"] for rows in (small, large)] == [4100.0, 102_000.0], "to three digits"
+    lines = {row["arm"]: row for row in small}
     assert set(lines) == {"strided", "node_batch"}
-    assert lines["node_batch"].counts["reads"] == 10
-    assert lines["strided"].counts["reads"] == 4000
-    assert lines["strided"].counts["requested_bytes"] == 2 * 4096 * 4000
-    assert lines["strided"].cached == pytest.approx(0.01), "the mean of 0, 1 and 2 %"
-    assert lines["strided"].gain is None, "the baseline has none"
-    gain = there(lines["node_batch"].gain)
-    assert gain.point == pytest.approx(2.0)
+    assert lines["node_batch"]["reads"] == 10
+    assert lines["strided"]["reads"] == 4000
+    assert lines["strided"]["requested_bytes"] == 2 * 4096 * 4000
+    assert lines["strided"]["still_cached"] == pytest.approx(0.01), "the mean of 0, 1 and 2 %"
+    assert lines["strided"]["times_as_fast"] is None, "the baseline has none"
+    gain = lines["node_batch"]
+    assert gain["times_as_fast"] == pytest.approx(2.0)
     # ln rates scatter by 1 % in both arms: Welch with 4 degrees of freedom, t = 2.776.
     half = 2.776 * math.sqrt(2 * 0.01**2 / 3)
-    assert (gain.low, gain.high) == pytest.approx((2 * math.exp(-half), 2 * math.exp(half)), rel=1e-3)
-    assert large.lines[0].gain is None or large.lines[0].gain.point == pytest.approx(1.0)
+    ends = gain["times_as_fast_low"], gain["times_as_fast_high"]
+    assert ends == pytest.approx((2 * math.exp(-half), 2 * math.exp(half)), rel=1e-3)
+    (other,) = [row for row in large if row["arm"] == "node_batch"]
+    assert other["times_as_fast"] == pytest.approx(1.0)
 
 
 def test_the_curve_has_a_point_for_each_size_and_none_where_there_is_one_size(make_run: Make, tmp_path: Path):
     make(make_run, tmp_path / "both")
     (found,) = record_sizes(readings_of(all_compared(tmp_path / "both")))
     ((arm, by_size),) = gains(found).items()
-    assert arm[0] == "node_batch"
-    assert {size: round(gain.point, 6) for size, gain in by_size.items()} == {4100.0: 2.0, 102_000.0: 1.0}
+    assert arm == "node_batch"
+    assert {size: round(point, 6) for size, (point, _, _) in by_size.items()} == {4100.0: 2.0, 102_000.0: 1.0}
     (line, *_) = draw(found).axes[0].get_lines()
     assert list(np.asarray(line.get_xdata())) == [4100.0, 102_000.0]
     assert list(np.asarray(line.get_ydata())) == pytest.approx([2.0, 1.0])
@@ -100,7 +104,7 @@ def test_runs_that_were_dropped_from_the_cache_and_others_are_no_one_curve(make_
     make(make_run, tmp_path, sizes={"4 KiB": 4096})
     make(make_run, tmp_path, sizes={"100 KiB": 102_400}, cold=False)
     found = readings_of(all_compared(tmp_path))
-    assert sorted(one.cold for one in found) == [False, True]
+    assert sorted(is_cold(rows) for _, rows in found) == [False, True]
     assert record_sizes(found) == []
 
 

@@ -3,16 +3,16 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import numpy as np
 import pytest
 from sharing import Make, all_compared
 from sharing import table as rows
 
 from daso_bench.runner.report.build import report
-from daso_bench.runner.report.plots.style import drawing
-from daso_bench.runner.report.ranking import ranking_words
-from daso_bench.runner.report.sections.sensitivity import SizeTable, alternative, draw, size_tables
-from daso_bench.runner.report.simulation_errors import where
+from daso_bench.runner.report.sections.sensitivity import (
+    SizeTable,
+    ranking_words,
+    size_tables,
+)
 
 FAR = "simulated: extrapolated to 256 ranks, step times were compared with measured ones on 16 ranks"
 TIMES = {
@@ -108,18 +108,6 @@ def test_worlds_and_sizes_are_never_mixed(make_study: Make) -> None:
     assert [(table.comparison.world, table.comparison.size) for table in real] == [("local", "4 nodes")]
     assert [table.comparison.size for table in simulated] == ["4 nodes", "16 nodes"]
     assert [table.seconds["ddp"][""] for table in simulated] == [400.0, 40.0]
-
-
-def test_the_figure_has_a_mark_for_each_point_and_words(make_study: Make) -> None:
-    table = only(make_study(size="4 nodes"))
-    with drawing("test"):
-        axes = draw(table).axes[0]
-    lines = [line for line in axes.get_lines() if len(np.asarray(line.get_xdata())) == 1]
-    assert len(lines) == 9
-    strong = [line for line in lines if line.get_alpha() is None]
-    assert [float(np.asarray(line.get_xdata())[0]) for line in strong] == pytest.approx([1, 2, 4 / 3])
-    assert f"({where('simulated', '4 nodes')})" in alternative(table)
-    assert "daso: 1.250 to 2.000" in alternative(table)
 
 
 def test_the_page_shows_runs_under_assumptions_in_their_own_section_alone(
