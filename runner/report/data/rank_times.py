@@ -1,4 +1,4 @@
-"""Samples and waiting of each rank of a run, from its own records and from the strategy's summary."""
+"""Samples and times of each rank of a run, from its own records and from the strategy's summary."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -19,14 +19,6 @@ def shares(run: Run) -> list[float]:
             if len(finite) == len(samples) and sum(finite) > 0:
                 return [value * len(finite) / sum(finite) for value in finite]
     return []
-
-
-def waited(run: Run) -> list[float]:
-    """Share of its training time that each rank waited for others, [ranks]; [] if one did not record it."""
-    ranks = by_rank(run)
-    if not all(times.get("train_s") and "waiting_s" in times for times in ranks):
-        return []
-    return [max(0.0, times["waiting_s"]) / times["train_s"] for times in ranks]
 
 
 def by_rank(run: Run) -> list[dict[str, float]]:

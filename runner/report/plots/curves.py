@@ -1,4 +1,4 @@
-"""Curves of runs over samples or time (thin, medians bold; or bands); lines of arms over rates or sizes."""
+"""Curves of arms over samples or time, medians and bands; lines of arms over rates or sizes."""
 
 import math
 import statistics
@@ -13,9 +13,8 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 
 from .. import words
 from ..data.arms import Arm, Comparison
-from ..data.load import Run
 from . import arm_style
-from .style import WIDTH, numbers, plain, short
+from .style import SOFT, WIDTH, numbers, plain, short
 
 # More curves than this in one panel cannot be told apart: the rest goes to the next panel, same axes.
 ARMS_PER_PANEL = 7
@@ -24,21 +23,24 @@ ARMS_PER_PANEL = 7
 def curves(comparison: Comparison, x: str, label: str) -> Figure:
     """The metric over the field `x` of evaluations, called `label`; targets are dotted lines."""
     figure, panels = _panelled(comparison, label, x)
+    lowest = _lowest(comparison)
     for axes, arms in panels:
         for arm in arms:
-            _curve(axes, arm, x, many=comparison.many)
+            _curve(axes, arm, x)
         _mark_targets(axes, comparison)
         axes.set_ylabel(comparison.metric.name)
         axes.set_xlim(left=0)
         axes.xaxis.set_major_formatter(numbers())
         axes.xaxis.set_major_locator(MaxNLocator(8))
+        if lowest is not None and lowest < axes.get_ylim()[1]:
+            axes.set_ylim(bottom=lowest)
     return figure
 
 
 def _mark_targets(axes: Axes, comparison: Comparison) -> None:
     key = comparison.metric.key
     for target in sorted({run.target for run in comparison.runs if run.target and run.metric == key}):
-        axes.axhline(target, color="#444444", linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
+        axes.axhline(target, color=SOFT, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
         axes.annotate(
             f"target {target:g}",
             (0, target),
@@ -104,45 +106,29 @@ def _handle(arm: Arm, label: str) -> Line2D:
     )
 
 
-def _curve(axes: Axes, arm: Arm, x: str, *, many: bool) -> None:
-    """The runs of `arm` and their median; with `many` the median and the band of the middle half instead."""
-    colour, marker = arm_style.colour(arm.index), arm_style.marker(arm.index)
-    line: dict[str, Any] = {"color": colour, "linestyle": arm_style.line(arm.index)}
-    bold: dict[str, Any] = {**line, "linewidth": 2, "marker": marker, "markersize": 4.5}
+def _curve(axes: Axes, arm: Arm, x: str) -> None:
+    """The median of the runs of `arm`, the band of their middle half, and where runs ended early."""
+    colour = arm_style.colour(arm.index)
+    line: dict[str, Any] = {"color": colour, "linestyle": arm_style.line(arm.index), "linewidth": 2}
     runs = [(run, points) for run in arm.runs if (points := run.points(x))]
-    if many:
-        band = quartiles([points for _, points in runs])
-        if band:
-            places, low, middle, high = zip(*band, strict=True)
-            axes.fill_between(places, low, high, color=colour, alpha=0.18, linewidth=0)
-            axes.plot(places, middle, **bold)
-    else:
-        thin = {**line, "linewidth": 0.9, "alpha": 0.45} if len(arm.runs) > 1 else bold
-        for _, points in runs:
-            axes.plot(*zip(*points, strict=True), **thin)
-    median = [] if many else _median([run for run, _ in runs if run.state == "finished"], x)
-    if median:
-        axes.plot(*zip(*median, strict=True), **bold)
+    if band := quartiles([points for _, points in runs]):
+        places, low, middle, high = zip(*band, strict=True)
+        axes.fill_between(places, low, high, color=colour, alpha=0.18, linewidth=0)
+        axes.plot(places, middle, marker=arm_style.marker(arm.index), markersize=4.5, **line)
     early = [points for run, points in runs if run.state not in ("finished", "running")]
     judged = [[point for point in points if not math.isnan(point[1])] for points in early]
     if ends := [points[-1] for points in judged if points]:
-        axes.plot(
-            *zip(*ends, strict=True),
-            color=colour,
-            marker="x",
-            markersize=8,
-            markeredgewidth=2,
-            linestyle="",
-        )
+        cross: dict[str, Any] = {"marker": "x", "markersize": 8, "markeredgewidth": 2, "linestyle": ""}
+        axes.plot(*zip(*ends, strict=True), color=colour, **cross)
 
 
-def _median(runs: Sequence[Run], x: str) -> list[tuple[float, float]]:
-    """Median place and value at each point, over runs evaluated at equal samples; else nothing."""
-    marks = {tuple(row["samples"] for row in run.evaluations) for run in runs}
-    if len(runs) < 2 or len(marks) > 1:
-        return []
-    points = np.median([run.points(x) for run in runs], axis=0)
-    return [(float(place), float(value)) for place, value in points]
+def _lowest(comparison: Comparison) -> float | None:
+    """The lowest value of any run after a quarter of its evaluations: below it lies only the start."""
+    late = [
+        points[len(points) // 4 :] for run in comparison.runs if len(points := run.points("samples")) >= 8
+    ]
+    values = [value for points in late for _, value in points if not math.isnan(value)]
+    return min(values, default=None)
 
 
 def quartiles(runs: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[float, float, float, float]]:

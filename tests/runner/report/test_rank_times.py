@@ -4,15 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from sharing import Make, compared, tables_of
 
 from daso_bench.runner.report.build import report
 from daso_bench.runner.report.data.load import load_run
-from daso_bench.runner.report.data.rank_times import by_rank, is_uneven, shares, waited
-from daso_bench.runner.report.plots.strip_plot import ranks
-from daso_bench.runner.report.plots.style import drawing
+from daso_bench.runner.report.data.rank_times import by_rank, is_uneven, shares
 from daso_bench.runner.report.sections.runs import RunSection
 
 
@@ -44,11 +41,7 @@ def test_waiting_is_a_ranks_own_over_all_its_intervals(make_run: Make, tmp_path:
     intervals: list[list[float]] = [[0, 0], [4, 6], *([number, number] for number in range(2, 11))]
     run = load_run(on(make_run(tmp_path), intervals), "place")
     assert by_rank(run)[1] == {"train_s": 20, "compute_s": 10, "waiting_s": 10}
-    assert waited(run) == [0, 0.5, *(number / 10 for number in range(2, 11))], "by number, not by name"
-
-
-def test_a_rank_that_records_nothing_leaves_all_waiting_out(make_run: Make, tmp_path: Path) -> None:
-    assert waited(load_run(make_run(tmp_path), "place")) == []
+    assert [times["waiting_s"] for times in by_rank(run)[2:]] == [2 * n for n in range(2, 11)], "by number"
 
 
 @pytest.mark.parametrize(
@@ -89,20 +82,6 @@ def test_devices_or_shares_make_a_comparison_uneven(
     assert is_uneven(compared(tmp_path)) is expected
 
 
-def test_the_figure_has_a_mark_for_each_rank_of_each_arm(make_run: Make, tmp_path: Path) -> None:
-    on(make_run(tmp_path), [[0], [6]], None, {"speeds": [1.0, 0.4]})
-    for seed, waiting in enumerate((1, 3)):
-        told = {"batches": [48, 16]}
-        on(make_run(tmp_path, "heterogeneous", seed), [[0], [waiting]], told, {"speeds": [1.0, 0.4]})
-    with drawing("test"):
-        samples, waiting = ranks(compared(tmp_path)).axes
-    (own,) = [line for line in samples.get_lines() if line.get_marker() != "None"]
-    assert list(np.asarray(own.get_xdata())) == [1.5, 0.5]
-    assert "nothing recorded" in [text.get_text() for text in samples.texts]
-    assert [list(np.asarray(line.get_xdata())) for line in waiting.get_lines()] == [[0, 0.6], [0, 0.2]]
-    assert [text.get_text() for text in waiting.texts] == ["0", "1"] * 2
-
-
 def test_ranks_are_a_table_where_devices_are_uneven(make_run: Make, tmp_path: Path) -> None:
     on(make_run(tmp_path / "runs"), [[0], [6]], {"batches": [48, 16]})
     rows = tables_of(RunSection, [compared(tmp_path / "runs")])["ranks"]
@@ -111,7 +90,7 @@ def test_ranks_are_a_table_where_devices_are_uneven(make_run: Make, tmp_path: Pa
         (1, 6, 0.5),
     ]
     out = report(tmp_path / "runs", tmp_path / "out").parent
-    assert {"ranks.csv", "ranks.svg", "ranks.pdf"} <= {f.name for f in out.iterdir()}
+    assert (out / "ranks.csv").is_file()
     make_run(tmp_path / "even")
     even = report(tmp_path / "even", tmp_path / "other").parent
     assert not list(even.glob("ranks*"))

@@ -10,7 +10,7 @@ from core_studies import Core, Make, made
 from test_efficiency import STEADY, answered, times_as_efficient, verdicts
 
 from daso_bench.runner.report.claims.claim_tables import sentences, speedup_remarks
-from daso_bench.runner.report.sections.comparisons import warnings_of
+from daso_bench.runner.report.sections.details import warnings_of
 
 
 def queueing(core: Core, shares: Sequence[float | str | None]) -> Core:

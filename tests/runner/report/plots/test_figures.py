@@ -2,22 +2,11 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-from matplotlib.axes import Axes
 from sharing import Make, compared, there
 
 from daso_bench.runner.report.plots.curves import ARMS_PER_PANEL, curves
-from daso_bench.runner.report.plots.strip_plot import target_strip
 from daso_bench.runner.report.plots.style import drawing, numbers
-
-
-def markers(axes: Axes) -> list[tuple[str, float]]:
-    """Marker and place of every single mark."""
-    places = [
-        (str(line.get_marker()), np.asarray(line.get_xdata(), dtype=float)) for line in axes.get_lines()
-    ]
-    return [(marker, float(place[0])) for marker, place in places if len(place) == 1]
 
 
 def test_many_arms_are_split_into_panels_with_legends_outside(make_run: Make, tmp_path: Path) -> None:
@@ -47,32 +36,12 @@ def test_legend_keeps_odd_names_and_names_what_has_no_curve(make_run: Make, tmp_
     ]
 
 
-@pytest.mark.parametrize(
-    ("lengths", "drawn"), [((3,), 1), ((3, 3, 3), 4), ((2, 3), 2)], ids=["one", "median", "unequal"]
-)
-def test_every_run_has_its_curve_and_equal_ones_a_bold_median(
-    make_run: Make, tmp_path: Path, lengths: tuple[int, ...], drawn: int
-) -> None:
-    for seed, length in enumerate(lengths):
-        make_run(tmp_path, "ddp", seed, (0.1 * seed, 0.5, 0.6)[:length], target=None)
+def test_the_axis_begins_after_a_quarter_of_the_evaluations(make_run: Make, tmp_path: Path) -> None:
+    make_run(tmp_path, "ddp", 0, (0.1, 0.3, 0.6, 0.7, 0.75, 0.8, 0.82, 0.83))
     with drawing("test"):
-        lines = curves(compared(tmp_path), "samples", "samples").axes[0].get_lines()
-    assert len(lines) == drawn
-    if drawn == 4:
-        assert np.asarray(lines[-1].get_ydata()) == pytest.approx([0.1, 0.5, 0.6])
-        assert lines[-1].get_linewidth() > lines[0].get_linewidth()
-
-
-def test_a_run_that_misses_the_target_stands_right_of_all_others(make_run: Make, tmp_path: Path) -> None:
-    make_run(tmp_path, "ddp", 0)
-    make_run(tmp_path, "ddp", 1, (0.1, 0.2))
-    with drawing("test"):
-        axes = target_strip(compared(tmp_path)).axes[0]
-    (hit, miss) = markers(axes)
-    assert hit == ("o", pytest.approx(127.28, abs=0.01))
-    assert miss[0] == "x"
-    assert miss[1] > 180
-    assert "not reached" in [text.get_text() for text in axes.texts]
+        low, high = curves(compared(tmp_path), "samples", "samples").axes[0].get_ylim()
+    assert low == pytest.approx(0.6)
+    assert high > 0.83
 
 
 def test_axis_labels_are_what_they_stand_at() -> None:
