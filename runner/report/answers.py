@@ -16,9 +16,7 @@ from .data.load import Run
 from .statistics.welch import SIGNIFICANT, Ratio
 
 MARGIN_POINTS = 0.5  # so much less accuracy counts as equal, as in a claim that gives no margin
-POWER_FACTOR = (
-    1.43  # (z of 95 % + z of 80 %) / z of 95 %: half an interval times this is seen in 8 of 10 studies
-)
+POWER_FACTOR = 1.43  # (z of 95 % + z of 80 %) / z of 95 %: so many half intervals show in 8 of 10 studies
 
 
 def setting(comparison: Comparison) -> str:
@@ -75,13 +73,11 @@ def recommendation(speedups: Speedups) -> str:
         loss = f"a loss of more than {MARGIN_POINTS} points of {speedups.comparison.metric.name}"
         verb = "saves" if len(unsure) == 1 else "save"
         clauses.append(f"{words.listed(unsure)} {verb} time, but {loss} is not excluded")
-    for group, verb in (("slower", "takes longer than the baseline"), ("nothing", "")):
-        labels = [line.arm.label for line, name, _ in found if name == group]
-        if labels and verb:
-            verb = verb if len(labels) == 1 else verb.replace("takes", "take")
-            clauses.append(f"{words.listed(labels)} {verb}")
-        elif labels:
-            clauses.append(f"for {words.listed(labels)} nothing is shown{_why_nothing(speedups)}")
+    if slower := [line.arm.label for line, group, _ in found if group == "slower"]:
+        verb = "takes" if len(slower) == 1 else "take"
+        clauses.append(f"{words.listed(slower)} {verb} longer than the baseline")
+    if nothing := [line.arm.label for line, group, _ in found if group == "nothing"]:
+        clauses.append(f"for {words.listed(nothing)} nothing is shown{_why_nothing(speedups)}")
     reasons: dict[str, list[str]] = {}
     for line, group, why in found:
         if group == "not comparable":
@@ -115,10 +111,8 @@ def _finding(speedups: Speedups, line: ArmSpeedup) -> tuple[str, str]:
         return "reserve", f"{gain} but loses {words.two(-line.quality.difference)} points of {metric}"
     if ends.low < -MARGIN_POINTS:
         return "open", words.saving(ratio) + (f" {until(speedups)}" if place else "")
-    also = line.to_target if not place else None
-    return "equal", f"{gain} at equal {metric}" + (
-        f" ({words.saving(also)} {until(speedups)})" if also else ""
-    )
+    also = f" ({words.saving(line.to_target)} {until(speedups)})" if line.to_target and not place else ""
+    return "equal", f"{gain} at equal {metric}{also}"
 
 
 def _why_nothing(speedups: Speedups) -> str:
@@ -135,9 +129,10 @@ def limits(speedups: Speedups) -> str:
     if bound is not None:
         sentences.append(
             f"At most {words.percent(words.saved(bound))} of the baseline's time ({words.factor(bound)}) "
-            "could be saved here: its communication and waiting."
+            "could be saved here, by an arm that neither communicates nor waits."
         )
-    least, runs = smallest_gain(speedups), min(len(line.arm.counted) for line in speedups.lines)
+    least = smallest_gain(speedups)
+    runs = min((len(line.arm.counted) for line in speedups.lines), default=0)
     if least is None:
         sentences.append("Which gain would show is not known: the times of equal work do not scatter.")
     else:
@@ -174,6 +169,21 @@ def points_words(line: ArmSpeedup) -> str:
     ends = line.quality.interval
     point, low, high = map(words.signed, (line.quality.difference, ends.low, ends.high))
     return f"{point} [{low}, {high}]"
+
+
+def paper_table(speedups: Speedups) -> list[dict[str, str]]:
+    """The six columns of a paper's table, all of text, a row per arm in the order of the figure."""
+    return [
+        {
+            "arm": line.arm.label,
+            "time saved [CI]": words.saving(line.fixed_work),
+            f"time saved {until(speedups) or 'to target'} [CI]": words.saving(line.to_target),
+            f"{speedups.comparison.metric.name}, points [CI]": points_words(line),
+            "n": str(len(line.arm.counted)),
+            "comparable": f"no: {why}" if (why := speedups.not_comparable(line.arm)) else "yes",
+        }
+        for line in in_order(speedups)
+    ]
 
 
 def figure_in_words(speedups: Speedups) -> str:
@@ -228,27 +238,14 @@ def _measured(speedups: Speedups, group: Sequence[JudgedClaim]) -> str:
 
 def _verdict(speedups: Speedups, group: Sequence[JudgedClaim]) -> str:
     """Every word with the claims that got it, and the first reason."""
-    by_word: dict[str, list[JudgedClaim]] = {}
+    forbidden = {line.arm.label: speedups.not_comparable(line.arm) for line in speedups.lines}
+    found: dict[tuple[str, str], list[str]] = {}
     for one in group:
-        arm = next((line.arm for line in speedups.lines if line.arm.label == one.arm), None)
-        why = speedups.not_comparable(arm) if arm else ""
-        by_word.setdefault("no verdict" if why else one.verdict.word, []).append(one)
-    sentences = []
-    for word, ones in by_word.items():
-        names = words.listed(list(dict.fromkeys(_about(one.claim) for one in ones)))
-        arm = next((line.arm for line in speedups.lines if line.arm.label == ones[0].arm), None)
-        forbidden = speedups.not_comparable(arm) if arm else ""
-        reasons = [*ones[0].verdict.remarks, *ones[0].verdict.reasons]
-        why = forbidden or (reasons[0] if reasons else "")
-        sentences.append(f"{names}: {word}" + (f" ({why})" if why else ""))
-    return "; ".join(sentences)
-
-
-def _about(claim: Claim) -> str:
-    return {
-        "fixed_work": "time",
-        "time_to_target": "time to target",
-        "efficiency": "efficiency",
-        "quality": "quality",
-        "quality_at_time": "quality at equal time",
-    }[claim.headline]
+        word, why = one.verdict.word, next(iter((*one.verdict.remarks, *one.verdict.reasons)), "")
+        if reason := forbidden.get(one.arm):
+            word, why = "no verdict", reason
+        found.setdefault((word, why), []).append(one.claim.headline.replace("_", " "))
+    return "; ".join(
+        f"{words.listed(list(dict.fromkeys(names)))}: {word}" + (f" ({why})" if why else "")
+        for (word, why), names in found.items()
+    )

@@ -8,7 +8,6 @@ from ..data.arms import EQUALLY
 from ..statistics.planning import detectable
 from ..statistics.welch import SIGNIFICANT, Ratio
 from . import bounds
-from .fairness import FairnessRow
 from .judge import JudgedClaim
 from .paper_claims import gain_words
 from .speedups import ArmSpeedup, Speedups, evaluations
@@ -32,14 +31,6 @@ def sentences(speedups: Speedups) -> list[str]:
 def speedup_rows(studied: Iterable[Speedups]) -> list[dict[str, Any]]:
     """One row per arm and comparison, all numbers of the table and their intervals."""
     return [_row(speedups, line) for speedups in studied for line in speedups.shown]
-
-
-def points_words(line: ArmSpeedup) -> str:
-    """The difference of the final metric with its interval, in points; or that there is none."""
-    if line.quality is None:
-        return "no interval"
-    ends = line.quality.interval
-    return f"{line.quality.difference:+.2f} [{ends.low:+.2f}, {ends.high:+.2f}]"
 
 
 def speedup_remarks(speedups: Speedups, line: ArmSpeedup) -> list[str]:
@@ -181,17 +172,13 @@ def claim_rows(all_judged: Iterable[JudgedClaim]) -> list[dict[str, Any]]:
     ]
 
 
-def fairness_tables(all_judged: Iterable[JudgedClaim]) -> dict[tuple[str, str, str], list[FairnessRow]]:
-    """The fairness table of each pair of arms, by workload, comparator and arm."""
-    tables: dict[tuple[str, str, str], list[FairnessRow]] = {}
-    for judged in all_judged:
-        if judged.fairness is not None:
-            tables.setdefault((workload(judged), judged.comparator, judged.arm), judged.fairness)
-    return tables
-
-
 def fairness_rows(all_judged: Iterable[JudgedClaim]) -> list[dict[str, Any]]:
     """Every row of every fairness table, once per pair of arms."""
+    tables = {
+        (workload(judged), judged.comparator, judged.arm): judged.fairness
+        for judged in reversed(list(all_judged))
+        if judged.fairness is not None
+    }
     return [
         {
             "where": where,
@@ -205,6 +192,6 @@ def fairness_rows(all_judged: Iterable[JudgedClaim]) -> list[dict[str, Any]]:
             "forbids_a_verdict": row.forbids,
             "why": row.wrong,
         }
-        for (where, baseline, arm), table in fairness_tables(all_judged).items()
+        for (where, baseline, arm), table in reversed(tables.items())
         for row in table
     ]

@@ -18,6 +18,7 @@ from .style import BAND, EDGE, GREY, INK, PAPER, plain, short
 
 WIDE, NARROW = 12.6, 4.7  # inches: across the page, and across a phone
 LEAST, MOST = -1.0, 1.0  # ends of the axis at most: an arm of twice the baseline's time stands at its edge
+BOUND: dict[str, Any] = {"color": INK, "linewidth": 1.2, "linestyle": (0, (5, 3))}
 
 
 def lanes(speedups: Speedups, *, narrow: bool = False) -> Figure:
@@ -34,9 +35,7 @@ def lanes(speedups: Speedups, *, narrow: bool = False) -> Figure:
     if floor:
         time.axvspan(words.saved(1 / (1 + floor)), words.saved(1 + floor), color=BAND, linewidth=0, zorder=0)
     if speedups.bound.value is not None:
-        time.axvline(
-            words.saved(speedups.bound.value), color=INK, linewidth=1.2, linestyle=(0, (5, 3)), zorder=1
-        )
+        time.axvline(words.saved(speedups.bound.value), zorder=1, **BOUND)
     for row, line in enumerate(shown):
         why = speedups.not_comparable(line.arm)
         fill = GREY if why else colour(line.arm.index)
@@ -46,13 +45,8 @@ def lanes(speedups: Speedups, *, narrow: bool = False) -> Figure:
         _quality(accuracy, line, middle, fill)
         _name_numbers(time, accuracy, line, row, why, narrow=narrow)
     _axes(time, accuracy, speedups, narrow=narrow)
-    figure.legend(
-        handles=_legend(speedups),
-        loc="outside lower left",
-        ncols=2 if narrow else 5,
-        frameon=False,
-        fontsize=8.5,
-    )
+    look: dict[str, Any] = {"loc": "outside lower left", "frameon": False, "fontsize": 8.5}
+    figure.legend(handles=_legend(speedups), ncols=2 if narrow else 5, **look)
     return figure
 
 
@@ -60,9 +54,7 @@ def _axes(time: Axes, accuracy: Axes, speedups: Speedups, *, narrow: bool) -> No
     percent = FuncFormatter(lambda value, _: f"{100 * value:.3g}".replace("-", "−") + " %")
     time.xaxis.set_major_formatter(percent)
     time.xaxis.set_major_locator(MaxNLocator(5 if narrow else 9, steps=[1, 2, 2.5, 5, 10]))
-    time.set_xlabel(
-        "of the baseline's time saved" if narrow else "share of the baseline's time that is saved"
-    )
+    time.set_xlabel("of the baseline's time saved")
     accuracy.axvline(0, color=EDGE, linewidth=1, zorder=1)
     accuracy.xaxis.set_major_locator(MaxNLocator(3 if narrow else 5))
     metric = speedups.comparison.metric.name
@@ -93,13 +85,8 @@ def _interval(axes: Axes, ratio: Ratio | None, y: float, fill: str, line: ArmSpe
     )
     axes.plot([low, high], [y, y], color=fill, linewidth=2.4 if full else 1.2, solid_capstyle="butt")
     shape = marker(line.arm.index) if words.saved(ratio.point) >= left else "<"
-    look: dict[str, Any] = {
-        "color": fill,
-        "markersize": 7 if full else 5.5,
-        "markeredgewidth": 1.3,
-        "zorder": 4,
-    }
-    axes.plot(point, y, shape, markerfacecolor=fill if full else PAPER, **look)
+    look: dict[str, Any] = {"color": fill, "markerfacecolor": fill if full else PAPER, "zorder": 4}
+    axes.plot(point, y, shape, markersize=7 if full else 5.5, markeredgewidth=1.3, **look)
 
 
 def _quality(axes: Axes, line: ArmSpeedup, row: float, fill: str) -> None:
@@ -134,8 +121,7 @@ def _legend(speedups: Speedups) -> "list[Line2D | Patch]":
         handles.append(Line2D([], [], **grey, **open_mark, label=until(speedups)))
     if speedups.bound.value is not None:
         bound = words.percent(words.saved(speedups.bound.value))
-        dashed: dict[str, Any] = {"color": INK, "linestyle": (0, (5, 3)), "linewidth": 1.2}
-        handles.append(Line2D([], [], **dashed, label=f"at most {bound} can be saved"))
+        handles.append(Line2D([], [], **BOUND, label=f"at most {bound} can be saved"))
     if speedups.fixed_floor.floor:
         handles.append(Patch(color=BAND, label="noise of the baseline"))
     if any(speedups.not_comparable(line.arm) for line in speedups.lines):

@@ -8,7 +8,7 @@ from typing import Any
 from ...config.cluster import compared_words
 from .. import simulation_errors, words
 from ..claims import core_efficiency, recorded
-from ..data.arms import Arm, Comparison, common_settings, own_settings, shown
+from ..data.arms import Arm, Comparison, common_settings, shown
 from ..data.load import Run
 from ..data.means import final_mean, target_mean, train_mean
 from ..data.metric import target_words
@@ -114,16 +114,6 @@ def crossing_words(run: Run) -> str:
     return words.seconds(run.to_target_s)
 
 
-def interval_words(run: Run) -> str:
-    """Between which two evaluations the run crossed its target; "" if it did not."""
-    crossing = run.crossing
-    if crossing is None:
-        return ""
-    if crossing.at_first:
-        return f"at the first evaluation, in (0, {words.significant(crossing.stamp_s)}] s"
-    return f"in ({words.significant(crossing.after_s)}, {words.significant(crossing.stamp_s)}] s"
-
-
 def notes_of(run: Run, *, mixed: bool) -> list[str]:
     """What sets a run apart. `mixed`: whether the times of only some runs of its comparison are valid."""
     notes = {
@@ -161,7 +151,7 @@ class DetailsSection(Section):
 </details>
 <details><summary>Every run ({{ block.comparison.runs | length }})</summary>
 <div class="wide" role="region" aria-label="Arms and runs" tabindex="0">
-<table class="sortable">
+<table>
 <caption>Bold: geometric means of times, arithmetic means of {{ block.comparison.metric.name }}; no mean of
 one run. Times are T_train: evaluation, checkpoints and start-up left out.</caption>
 <thead><tr><th scope="col">Arm and runs</th><th scope="col">Reached</th>
@@ -178,8 +168,7 @@ one run. Times are T_train: evaluation, checkpoints and start-up left out.</capt
 <th scope="row" title="{{ run.run_id }}">seed {{ run.seed }}
 {{- page.chips(section.notes_of(run, mixed=block.mixed)) }}
 {{- page.chips(run.labels) if run.labels != line.labels }}</th>
-<td></td><td>{{ section.crossing_words(run) }}
-{%- if run.crossing %}<small>{{ section.interval_words(run) }}</small>{% endif %}</td>
+<td></td><td>{{ section.crossing_words(run) }}</td>
 <td>{{ words.seconds(run.train_s) }}</td><td>{{ words.share(run.final) }}</td></tr>
 {% endfor %}
 </tbody>
@@ -202,59 +191,22 @@ one run. Times are T_train: evaluation, checkpoints and start-up left out.</capt
 <li><code>{{ key }}={{ value }}</code></li>
 {% endfor %}
 </ul>
-<div class="wide" role="region" aria-label="Settings of arms and runs" tabindex="0">
-<table><thead><tr><th scope="col">Arm and runs</th>
+<div class="wide" role="region" aria-label="Settings of arms" tabindex="0">
+<table><thead><tr><th scope="col">Arm</th>
 <th scope="col" class="text">Settings beyond the common ones</th></tr></thead>
-{% for arm, settings, runs in block.settings %}
 <tbody>
-<tr class="arm"><th scope="row">{{ arm.label }}</th><td class="text">
+{% for arm, settings in block.settings %}
+<tr><th scope="row">{{ arm.label }}</th><td class="text">
 {% for key, value in settings.items() %}<code>{{ key }}={{ value }}</code> {% else %}none{% endfor %}
 </td></tr>
-{% for run, of_run in runs %}
-<tr><th scope="row" class="run"><code>{{ run.run_id }}</code></th><td class="text settings-of">
-{% for key, value in of_run.items() %}<code>{{ key }}={{ value }}</code> {% endfor %}</td></tr>
 {% endfor %}
 </tbody>
-{% endfor %}
 </table></div></details>
 {{ page.commands(place, block.comparison.arms | map(attribute="runs") | list) }}
 </section>
 {% endfor %}
-{% if results.trouble %}
-<details id="trouble" open><summary>Runs that did not finish or cannot be trusted</summary>
-<div class="wide" role="region" aria-label="Runs that did not finish or cannot be trusted" tabindex="0">
-<table class="sortable"><thead><tr><th scope="col">Run</th><th scope="col" class="text">Status</th>
-<th scope="col" class="text">Reason</th><th scope="col">Counts as a run</th></tr></thead><tbody>
-{% for run in results.trouble %}
-<tr><td><code>{{ run.run_id }}</code></td>
-<td class="text bad">{{ "invalid" if run.invalid else run.state }}</td>
-<td class="text settings-of">{{ run.reason or "no reason recorded" }}</td>
-<td>{{ "yes" if run.counted else "no" }}</td></tr>
-{% endfor %}
-</tbody></table></div>
-<p class="soft">A run that diverged or ran out of time counts as one that missed the target. One that failed,
-was cancelled or is not over counts for nothing until it is repeated or resumed; so does one whose own checks
-say that it measured this machine and not the links and devices it was asked for (invalid).</p>
-</details>
-{% endif %}
-{% if results.resumed %}
-<details id="resumed"><summary>Resumed runs</summary>
-<div class="wide" role="region" aria-label="Resumed runs" tabindex="0"><table class="sortable">
-<thead><tr><th scope="col">Run</th><th scope="col">Attempts</th><th scope="col">Useful T_train</th>
-<th scope="col">Spent training, recorded</th><th scope="col">Calendar</th>
-<th scope="col">Rows replaced by a later attempt</th></tr></thead><tbody>
-{% for run in results.resumed %}
-<tr><td><code>{{ run.run_id }}</code></td><td>{{ (run.status.get("attempts") or []) | length or "–" }}</td>
-<td>{{ words.seconds(run.train_s) }}</td><td>{{ words.seconds(run.spent_s) }}</td>
-<td>{{ words.seconds(run.calendar_s) }}</td><td>{{ run.replaced_rows }}</td></tr>
-{% endfor %}
-</tbody></table></div>
-<p class="soft">Useful: the work that survived; all numbers use it. Spent: all training that was recorded,
-redone work included. Calendar: first start to last end, waiting between attempts included.</p>
-</details>
-{% endif %}
-{% for anchor, title, lines in section.lists if lines %}
-<details id="{{ anchor }}" open><summary>{{ title }}</summary>
+{% for anchor, title, lines, open in section.lists if lines %}
+<details id="{{ anchor }}"{{ " open" if open }}><summary>{{ title }}</summary>
 <ul>
 {% for line in lines %}
 <li>{{ line }}</li>
@@ -262,21 +214,8 @@ redone work included. Calendar: first start to last end, waiting between attempt
 </ul>
 </details>
 {% endfor %}
-<details><summary>Environment</summary>
-{% for ids, facts in section.environments() %}
-{% if loop.length > 1 %}<p>{{ words.count(ids | length, "run") }}: {{ ids | join(", ") }}</p>{% endif %}
-<dl class="facts">
-{% for name, value in facts %}
-<div><dt>{{ name }}</dt><dd>{{ value }}</dd></div>
-{% else %}
-<div><dd>no environment recorded</dd></div>
-{% endfor %}
-</dl>
-{% endfor %}
-</details>
 """
     crossing_words = staticmethod(crossing_words)
-    interval_words = staticmethod(interval_words)
     notes_of = staticmethod(notes_of)
 
     @cached_property
@@ -289,20 +228,31 @@ redone work included. Calendar: first start to last end, waiting between attempt
         ]
 
     @property
-    def lists(self) -> list[tuple[str, str, list[str]]]:
-        """Anchor, title and sentences of what was found while reading."""
-        copies = [run.found_again for run in self.results.copied]
-        return [
-            ("copied", "Run directories found more than once: the copy that got furthest was read", copies),
-            ("damage", "Damage found while reading", self.results.damage),
+    def lists(self) -> list[tuple[str, str, list[str], bool]]:
+        """Anchor, title and sentences of what the runs are and what went wrong; whether it is unfolded."""
+        results = self.results
+        copies = [run.found_again for run in results.copied]
+        machines: dict[str, list[str]] = defaultdict(list)
+        for run in results.runs:
+            machines[_machine(run.environment)].append(run.run_id)
+        environment = [
+            f"{words.count(len(ids), 'run')} ({', '.join(ids)}): {facts}" if len(machines) > 1 else facts
+            for facts, ids in machines.items()
         ]
-
-    def environments(self) -> list[tuple[list[str], list[tuple[str, str]]]]:
-        """Ids of the runs that had an environment, and its facts, for each that occurs."""
-        ids: dict[tuple[tuple[str, str], ...], list[str]] = defaultdict(list)
-        for run in self.results.runs:
-            ids[tuple(_environment_facts(run.environment))].append(run.run_id)
-        return [(ids[facts], list(facts)) for facts in sorted(ids, key=lambda facts: ids[facts][0])]
+        troubles = [trouble(run) for run in results.trouble]
+        continued = [resumed(run) for run in results.runs if run.resumed]
+        return [
+            ("trouble", "Runs that did not finish or cannot be trusted", troubles, True),
+            (
+                "copied",
+                "Run directories found more than once; the furthest one counts",
+                copies,
+                True,
+            ),
+            ("damage", "Damage found while reading", results.damage, True),
+            ("resumed", "Resumed runs; all numbers use the work that survived", continued, False),
+            ("environment", "Environment", environment, False),
+        ]
 
     def plots(self) -> list[Plot]:
         return [figure for block in self.blocks for figure in block["figures"]]
@@ -320,26 +270,34 @@ def block_of(comparison: Comparison, title: str, prefix: str) -> dict[str, Any]:
         "warnings": warnings_of(comparison),
         "lines": [arm_line(arm, limit_s) for arm in comparison.arms],
         "common": common,
-        "settings": [settings_beyond(arm, common) for arm in comparison.arms],
+        "settings": [
+            (arm, {key: value for key, value in common_settings(arm.runs).items() if key not in common})
+            for arm in comparison.arms
+        ],
         # What holds for all runs stands once above the table, not in every line.
         "mixed": len({bool(run.timing_reasons) for run in together.runs}) > 1,
     }
 
 
-def settings_beyond(
-    arm: Arm, common: Mapping[str, str]
-) -> tuple[Arm, dict[str, str], list[tuple[Run, dict[str, str]]]]:
-    """An arm, its settings beyond the `common` ones, and each of its runs with those beyond these."""
-    shared = common_settings(arm.runs)
-    of_arm = {key: value for key, value in shared.items() if key not in common}
-    return arm, of_arm, [(run, own_settings(run, shared)) for run in arm.runs]
+def trouble(run: Run) -> str:
+    """Why a run did not finish or cannot be trusted, and whether it counts all the same."""
+    counts = "it counts as one that missed the target" if run.counted else "it counts for nothing"
+    state = "invalid" if run.invalid else run.state
+    return f"{run.run_id}: {state}, {counts}: {run.reason or 'no reason recorded'}"
 
 
-def _environment_facts(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
-    facts = [(key, str(value)) for key, value in environment.items() if not isinstance(value, list | dict)]
+def resumed(run: Run) -> str:
+    """The attempts of a resumed run, and what was trained twice."""
+    attempts = words.count(len(run.status.get("attempts") or []), "attempt")
+    return (
+        f"{run.run_id}: {attempts}, {words.seconds(run.train_s)} of training survived of "
+        f"{words.seconds(run.spent_s)}, {words.seconds(run.calendar_s)} from first start to last end"
+    )
+
+
+def _machine(environment: Mapping[str, Any]) -> str:
+    facts = [f"{key} {value}" for key, value in environment.items() if not isinstance(value, list | dict)]
     ranks = [rank for rank in environment.get("ranks") or [] if isinstance(rank, dict)]
-    if ranks:
-        fields = ("rank", "node", "device", "threads")
-        known = [", ".join(f"{name} {rank[name]}" for name in fields if name in rank) for rank in ranks]
-        facts.append(("ranks", "; ".join(known)))
-    return facts
+    fields = ("rank", "node", "device", "threads")
+    facts += [", ".join(f"{name} {rank[name]}" for name in fields if name in rank) for rank in ranks]
+    return "; ".join(facts) or "no environment recorded"

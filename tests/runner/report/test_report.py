@@ -95,7 +95,7 @@ def test_what_a_reader_must_not_miss_is_visible(mixed: tuple[Path, Path]) -> Non
     for words in (
         *("local processes, real time", "no asynchronous phase", "4 ranks on 2 cores (7 runs)"),
         *("3 runs did not finish", "3 of 5 [0.23, 0.88]", "median 130.1 s", "not reached", "last line"),
-        *("On small_cnn/digits over 2×2 ranks, ", "in (90.00, 180.0] s", "127.3 s", "one run"),
+        *("On small_cnn/digits over 2×2 ranks, ", "127.3 s", "one run"),
     ):
         assert words in text
 
@@ -104,7 +104,7 @@ def test_offline(mixed: tuple[Path, Path]) -> None:
     _, out = mixed
     source = (out / "index.html").read_text()
     page = Text(source)
-    assert [attributes for tag, attributes in page.tags if tag == "script"] == [{}]
+    assert "script" not in {tag for tag, _ in page.tags}
     files = {entry.name for entry in out.iterdir()}
     ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
