@@ -244,7 +244,8 @@ def _verdict(speedups: Speedups, group: Sequence[JudgedClaim]) -> str:
         word, why = one.verdict.word, next(iter((*one.verdict.remarks, *one.verdict.reasons)), "")
         if reason := forbidden.get(one.arm):
             word, why = "no verdict", reason
-        found.setdefault((word, why), []).append(one.claim.headline.replace("_", " "))
+        about = one.claim.headline.replace("fixed_work", "same epochs").replace("_", " ")
+        found.setdefault((word, why), []).append(about)
     return "; ".join(
         f"{words.listed(list(dict.fromkeys(names)))}: {word}" + (f" ({why})" if why else "")
         for (word, why), names in found.items()

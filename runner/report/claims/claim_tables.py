@@ -8,6 +8,7 @@ from ..data.arms import EQUALLY
 from ..statistics.planning import detectable
 from ..statistics.welch import SIGNIFICANT, Ratio
 from . import bounds
+from .fairness import FairnessRow
 from .judge import JudgedClaim
 from .paper_claims import gain_words
 from .speedups import ArmSpeedup, Speedups, evaluations
@@ -172,13 +173,17 @@ def claim_rows(all_judged: Iterable[JudgedClaim]) -> list[dict[str, Any]]:
     ]
 
 
+def fairness_tables(all_judged: Iterable[JudgedClaim]) -> dict[tuple[str, str, str], list[FairnessRow]]:
+    """The fairness table of each pair of arms, by workload, comparator and arm."""
+    tables: dict[tuple[str, str, str], list[FairnessRow]] = {}
+    for judged in all_judged:
+        if judged.fairness is not None:
+            tables.setdefault((workload(judged), judged.comparator, judged.arm), judged.fairness)
+    return tables
+
+
 def fairness_rows(all_judged: Iterable[JudgedClaim]) -> list[dict[str, Any]]:
     """Every row of every fairness table, once per pair of arms."""
-    tables = {
-        (workload(judged), judged.comparator, judged.arm): judged.fairness
-        for judged in reversed(list(all_judged))
-        if judged.fairness is not None
-    }
     return [
         {
             "where": where,
@@ -192,6 +197,6 @@ def fairness_rows(all_judged: Iterable[JudgedClaim]) -> list[dict[str, Any]]:
             "forbids_a_verdict": row.forbids,
             "why": row.wrong,
         }
-        for (where, baseline, arm), table in reversed(tables.items())
+        for (where, baseline, arm), table in fairness_tables(all_judged).items()
         for row in table
     ]

@@ -3,10 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping
 
-from .arms import Comparison
 from .load import PARTS, Run, number, value_at
-
-EVEN = 1.02  # times: shares less apart than this are those of whole samples
 
 
 def shares(run: Run) -> list[float]:
@@ -33,19 +30,9 @@ def by_rank(run: Run) -> list[dict[str, float]]:
     return [dict(sums[rank]) for rank in sorted(sums)]
 
 
-def is_uneven(comparison: Comparison) -> bool:
-    """Whether some rank is meant to be slower than others, or got another share of the samples."""
-    return any(uneven_devices(run) or _uneven_shares(run) for run in comparison.runs)
-
-
 def uneven_devices(run: Run) -> bool:
     """Whether some rank is meant to be slower than others, or has another device."""
     if value_at(run.config, "cluster", "device", "straggler", "rank") is not None:
         return True
     by_rank = [value_at(run.config, "cluster", "device", key) for key in ("speeds", "kind")]
     return any(isinstance(values, list) and len(set(map(str, values))) > 1 for values in by_rank)
-
-
-def _uneven_shares(run: Run) -> bool:
-    of_rank = shares(run)
-    return bool(of_rank) and max(of_rank) > EVEN * min(of_rank)

@@ -1,4 +1,4 @@
-"""Section: all runs, evaluations, arms and uneven ranks as tables."""
+"""Section: all runs, evaluations and arms as tables."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,21 +8,18 @@ from ..data.arms import Arm, Comparison, metrics_of, walk, who
 from ..data.load import PARTS, Run
 from ..data.means import bytes_mean, final_mean, rate_mean, target_mean, train_mean
 from ..data.metric import Metric, columns
-from ..data.rank_times import by_rank, is_uneven, shares
 from ..data.run_files import LINKS
-from ..section import Rows, Section, with_rows
+from ..section import Rows, Section
 
 
 class RunSection(Section):
-    """Tables `runs`, `evaluations`, `arms` and `ranks`; nothing on the page."""
+    """Tables `runs`, `evaluations` and `arms`; nothing on the page."""
 
     def tables(self) -> dict[str, Rows]:
         """`runs`: a row per run directory, failed ones included; `evaluations`: a row per surviving
-        evaluation of every run; `arms`: a row per arm of every size and assumption; `ranks`: a row per rank
-        of every run of an uneven comparison."""
+        evaluation of every run; `arms`: a row per arm of every size and assumption."""
         comparisons = self.results.comparisons
         metrics = metrics_of(comparisons)
-        uneven = [comparison for comparison in self.results.configured if is_uneven(comparison)]
         fields = (
             *("attempt", "index", "step", "epoch", "samples", "train_s", "wall_s", "eval_s", "make_model_s"),
             *("split", *columns(metrics), "count", "loss", "train_loss", "learning_rate", "samples_per_s"),
@@ -37,19 +34,7 @@ class RunSection(Section):
             "arms": [
                 _arm_row(comparison, arm, metrics) for comparison in comparisons for arm in comparison.arms
             ],
-            **with_rows(ranks=[row for members in walk(uneven) for row in _rank_rows(*members)]),
         }
-
-
-def _rank_rows(comparison: Comparison, arm: Arm, run: Run) -> list[dict[str, Any]]:
-    of_rank = shares(run)
-    return [
-        who(comparison, arm, run)
-        | {"rank": rank, "train_s": times.get("train_s")}
-        | {f"{part}_s": times.get(f"{part}_s") for part in PARTS}
-        | {"times_equal_share": of_rank[rank] if of_rank else None}
-        for rank, times in enumerate(by_rank(run))
-    ]
 
 
 def _arm_row(comparison: Comparison, arm: Arm, metrics: Sequence[Metric]) -> dict[str, Any]:

@@ -1,16 +1,14 @@
-"""Each rank's share of the samples and its waiting: from its own records, shown where devices are uneven."""
+"""Each rank's share of the samples and its times, from its own records; and whether devices are uneven."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sharing import Make, compared, tables_of
+from sharing import Make
 
-from daso_bench.runner.report.build import report
 from daso_bench.runner.report.data.load import load_run
-from daso_bench.runner.report.data.rank_times import by_rank, is_uneven, shares
-from daso_bench.runner.report.sections.runs import RunSection
+from daso_bench.runner.report.data.rank_times import by_rank, shares, uneven_devices
 
 
 def on(path: Path, waiting: list[list[float]], told: Any = None, device: Any = None) -> Path:
@@ -37,11 +35,11 @@ def on(path: Path, waiting: list[list[float]], told: Any = None, device: Any = N
     return path
 
 
-def test_waiting_is_a_ranks_own_over_all_its_intervals(make_run: Make, tmp_path: Path) -> None:
+def test_times_of_a_rank_are_sums_over_all_its_intervals(make_run: Make, tmp_path: Path) -> None:
     intervals: list[list[float]] = [[0, 0], [4, 6], *([number, number] for number in range(2, 11))]
-    run = load_run(on(make_run(tmp_path), intervals), "place")
-    assert by_rank(run)[1] == {"train_s": 20, "compute_s": 10, "waiting_s": 10}
-    assert [times["waiting_s"] for times in by_rank(run)[2:]] == [2 * n for n in range(2, 11)], "by number"
+    times = by_rank(load_run(on(make_run(tmp_path), intervals), "place"))
+    assert times[1] == {"train_s": 20, "compute_s": 10, "waiting_s": 10}
+    assert [rank["waiting_s"] for rank in times[2:]] == [2 * number for number in range(2, 11)], "by number"
 
 
 @pytest.mark.parametrize(
@@ -63,34 +61,18 @@ def test_shares_are_told_by_rank_or_not_at_all(
 
 
 @pytest.mark.parametrize(
-    ("device", "told", "expected"),
+    ("device", "expected"),
     [
-        (None, None, False),
-        ({"speeds": [1.0, 1.0]}, None, False),
-        ({"speeds": [1.0, 0.25]}, None, True),
-        ({"kind": ["cuda", "cpu"]}, None, True),
-        ({"straggler": {"rank": 1}}, None, True),
-        ({"straggler": {"rank": None}}, None, False),
-        (None, {"batches": [32, 32]}, False),
-        (None, {"batches": [40, 24]}, True),
+        (None, False),
+        ({"speeds": [1.0, 1.0]}, False),
+        ({"speeds": [1.0, 0.25]}, True),
+        ({"kind": ["cuda", "cpu"]}, True),
+        ({"straggler": {"rank": 1}}, True),
+        ({"straggler": {"rank": None}}, False),
     ],
 )
-def test_devices_or_shares_make_a_comparison_uneven(
-    make_run: Make, tmp_path: Path, device: Any, told: Any, expected: bool
+def test_devices_are_uneven_by_speed_kind_or_a_straggler(
+    make_run: Make, tmp_path: Path, device: Any, expected: bool
 ) -> None:
-    on(make_run(tmp_path), [[0], [0]], told, device)
-    assert is_uneven(compared(tmp_path)) is expected
-
-
-def test_ranks_are_a_table_where_devices_are_uneven(make_run: Make, tmp_path: Path) -> None:
-    on(make_run(tmp_path / "runs"), [[0], [6]], {"batches": [48, 16]})
-    rows = tables_of(RunSection, [compared(tmp_path / "runs")])["ranks"]
-    assert [(row["rank"], row["waiting_s"], row["times_equal_share"]) for row in rows] == [
-        (0, 0, 1.5),
-        (1, 6, 0.5),
-    ]
-    out = report(tmp_path / "runs", tmp_path / "out").parent
-    assert (out / "ranks.csv").is_file()
-    make_run(tmp_path / "even")
-    even = report(tmp_path / "even", tmp_path / "other").parent
-    assert not list(even.glob("ranks*"))
+    run = load_run(on(make_run(tmp_path), [[0], [0]], None, device), "place")
+    assert uneven_devices(run) is expected
