@@ -132,7 +132,8 @@ takes three runs or more of ddp, or of study.baseline, and of another arm.</{{ s
 
     def among(self, comparison: Comparison) -> str:
         """Which comparison it is, where there are several."""
-        return f": {self.title(comparison)}" if len(self.results.speedups) > 1 else ""
+        place = f": {comparison.study}, {self.title(comparison)}"
+        return place if len(self.results.speedups) > 1 else ""
 
     @property
     def not_compared(self) -> list[JudgedClaim]:
