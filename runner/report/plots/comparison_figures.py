@@ -1,7 +1,7 @@
-"""The figures of one comparison below page one: curves and parts of the time, with captions."""
+"""The figures of one comparison below page one: parts of the time and curves, with captions."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -19,7 +19,6 @@ PARTS = (
     "Training time split into parts: mean over ranks, then over an arm's finished runs."
     " Exposed: transfers that training stood still for. Waiting: for slower ranks."
 )
-TIME, SAMPLES = "training time T_train in seconds", "training samples, all ranks together"
 MEDIANS = (
     "Line: median over runs at their first, second, … evaluation. Band: the middle half of them. ×: a run"
     " ended early. The axis begins where the arms are after a quarter of their evaluations."
@@ -28,58 +27,53 @@ MEDIANS = (
 
 def figures(comparison: Comparison, prefix: str) -> list[Plot]:
     """Those that `comparison` has something to show in, in reading order; `prefix` of their file names."""
-    metric, runs = comparison.metric, comparison.runs
+    metric = comparison.metric
+
+    def plot(
+        kind: str, title: str, caption: str, table: str, tell: Callable[[Arm], str], *drawer: str
+    ) -> Plot:
+        corner = where(comparison.world, comparison.size)
+        arms = "; ".join(f"{arm.label}: {tell(arm)}" for arm in comparison.arms)
+        return Plot(
+            kind=kind,
+            file=f"{prefix}{kind}",
+            title=title,
+            caption=caption,
+            table=table,
+            corner=corner,
+            draw=partial(_draw, comparison, *drawer),
+            alternative=f"{title} ({corner}). {arms}.",
+        )
+
     plots: list[Plot] = []
     if any(mean_parts(arm) for arm in comparison.arms):
-        draw = partial(_draw, "strip_plot", "time_parts", comparison)
-        plots.append(_plot(comparison, prefix, "parts", draw, _parts, "Where the time went", PARTS, "runs"))
-    if any(math.isfinite(metric.of(row)) for run in runs for row in run.evaluations):
-        for kind, field, axis, over in (
-            ("time", "train_s", TIME, "training time"),
-            ("samples", "samples", SAMPLES, "samples"),
-        ):
-            draw = partial(_draw, "curves", "curves", comparison, field, axis)
-            title, name = f"{metric.title} against {over}", f"{metric.key}_{kind}"
-            plots.append(_plot(comparison, prefix, name, draw, _final, title, MEDIANS, "evaluations"))
+        plots.append(plot("parts", "Where the time went", PARTS, "runs", _parts, "strip_plot", "time_parts"))
+    if any(math.isfinite(metric.of(row)) for run in comparison.runs for row in run.evaluations):
+        plots += [
+            plot(
+                f"{metric.key}_{kind}",
+                f"{metric.title} against {over}",
+                MEDIANS,
+                "evaluations",
+                _final,
+                *drawer,
+            )
+            for kind, over, *drawer in (
+                ("time", "training time", "curves", "curves", "train_s", "training time T_train in seconds"),
+                ("samples", "samples", "curves", "curves", "samples", "training samples, all ranks together"),
+            )
+        ]
     return plots
 
 
-def _plot(
-    comparison: Comparison,
-    prefix: str,
-    kind: str,
-    draw: "Callable[[], Figure]",
-    describe: Callable[[Arm], str],
-    title: str,
-    caption: str,
-    table: str,
-) -> Plot:
-    """`describe` puts one arm of the figure into words."""
-    corner = where(comparison.world, comparison.size)
-    arms = "; ".join(f"{arm.label}: {describe(arm)}" for arm in comparison.arms)
-    return Plot(
-        kind=kind,
-        file=f"{prefix}{kind}",
-        title=title,
-        caption=caption,
-        table=table,
-        corner=corner,
-        draw=draw,
-        alternative=f"{title} ({corner}). {arms}.",
-    )
-
-
-def _draw(module: str, function: str, comparison: Comparison, *arguments: str) -> "Figure":
+def _draw(comparison: Comparison, module: str, function: str, *arguments: str) -> "Figure":
     """The figure that `function` in the neighbouring `module` draws; it is imported when it is drawn."""
     return getattr(import_module(f".{module}", __package__), function)(comparison, *arguments)
 
 
 def _final(arm: Arm) -> str:
-    values: Sequence[float] = [run.final for run in arm.runs if run.final is not None]
-    finite = sorted(value for value in values if math.isfinite(value))
-    ends = (
-        " to ".join(dict.fromkeys(words.share(value) for value in (finite[0], finite[-1]))) if finite else ""
-    )
+    finite = sorted(run.final for run in arm.runs if run.final is not None and math.isfinite(run.final))
+    ends = " to ".join(dict.fromkeys(words.share(value) for value in finite[:: max(1, len(finite) - 1)]))
     return f"{words.count(len(arm.runs), 'run')}, final {arm.runs[0].judged_by.name} {ends or 'not recorded'}"
 
 

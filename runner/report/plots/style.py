@@ -96,22 +96,17 @@ def numbers() -> FuncFormatter:
     return FuncFormatter(lambda value, _: f"{value:,.10g}")
 
 
-def round_numbers(low: float, high: float) -> list[float]:
-    """Round numbers for the labels of a logarithmic axis, up to one beyond each end; `low` is above 0.
+def label_logarithmic(axis: Axis) -> None:
+    """Label a logarithmic axis at round numbers within its present limits.
 
     Matplotlib labels multiples of powers of ten, of which none lies between 1 and 2: of an axis from 0.7 to
     1.4 it leaves one half without a label.
     """
-    if high < _ALMOST_LINEAR * low:
-        return [float(value) for value in MaxNLocator(7, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)]
-    subs = (1, 2, 5) if high < _THREE_DECADES * low else (1,)
-    return [float(value) for value in LogLocator(subs=subs).tick_values(low, high)]
-
-
-def label_logarithmic(axis: Axis) -> None:
-    """Label a logarithmic axis at round numbers within its present limits."""
     low, high = sorted(axis.get_view_interval())
-    axis.set_ticks([value for value in round_numbers(low, high) if low <= value <= high])
+    subs = (1, 2, 5) if high < _THREE_DECADES * low else (1,)
+    linear = MaxNLocator(7, steps=[1, 2, 2.5, 5, 10])
+    places = (linear if high < _ALMOST_LINEAR * low else LogLocator(subs=subs)).tick_values(low, high)
+    axis.set_ticks([float(value) for value in places if low <= value <= high])
     axis.set_major_formatter(numbers())
     axis.set_minor_locator(NullLocator())
 

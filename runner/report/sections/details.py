@@ -18,8 +18,6 @@ from ..section import Section
 from ..statistics.reached import median_s, wilson
 from ..target import budget_s, way
 
-FEW_EVALUATIONS = 20
-
 
 def facts_of(comparison: Comparison) -> list[tuple[str, str]]:
     """Cluster, target and so on, and how far virtual time is off: name and value of each."""
@@ -45,28 +43,9 @@ def _compared(runs: Iterable[Run]) -> str:
     return f"{sentence[0].upper()}{sentence[1:]}."
 
 
-def warnings_of(everything: Comparison) -> list[str]:
-    """What makes the arms of a comparison less than comparable, those that stand apart included."""
-    warnings = [recorded.busy_warning(everything), core_efficiency.warning(everything)]
-    comparison = shown(everything)
-    train = [run.config.get("train") or {} for run in comparison.runs]
-    intervals = {str(t.get("eval_every_samples")) for t in train}
-    phases: dict[Any, set[str]] = defaultdict(set)
-    for run, t in zip(comparison.runs, train, strict=True):
-        phases[run.block].add(str(t.get("eval_phase")))
-    if len(intervals) > 1 or any(len(values) > 1 for values in phases.values()):
-        warnings.append("Runs evaluate at different intervals: their crossings are not known equally well.")
-    if len(comparison.targets) > 1:
-        warnings.append("Runs have different targets: their times to target are not comparable.")
-    digests = [run.summary.get("digests") or {} for run in comparison.runs if run.summary]
-    if len({str(known.get("files")) for known in digests}) > 1:
-        warnings.append("Runs have different files of the data set (digests.files): they learn other things.")
-    before = [run.crossing.index + 1 for run in comparison.runs if run.crossing]
-    if before and min(before) < FEW_EVALUATIONS:
-        warnings.append(
-            f"Few evaluations up to the crossing ({min(before)} in the shortest case; {FEW_EVALUATIONS} are"
-            " wanted before a verdict on time to target): the interval of each crossing is wide."
-        )
+def warnings_of(comparison: Comparison) -> list[str]:
+    """What makes the times of a comparison less than comparable, runs of one core included."""
+    warnings = (recorded.busy_warning(comparison), core_efficiency.warning(comparison))
     return [warning for warning in warnings if warning]
 
 
@@ -91,10 +70,8 @@ def arm_line(arm: Arm, limit_s: float | None) -> dict[str, Any]:
 def _share_reached(arm: Arm) -> str:
     """How many runs reached the target, and between which shares of all such runs that puts them."""
     reached, runs = len(arm.reached), len(arm.counted)
-    if runs < 2:
-        return f"{reached} of {runs}"
-    interval = wilson(reached, runs)
-    return f"{reached} of {runs} [{interval.low:.2f}, {interval.high:.2f}]"
+    ends = wilson(reached, runs) if runs > 1 else None
+    return f"{reached} of {runs}" + (f" [{ends.low:.2f}, {ends.high:.2f}]" if ends else "")
 
 
 def _to_target(arm: Arm, limit_s: float | None) -> str:
