@@ -43,8 +43,9 @@ class AnswerSection(Section):
 <article class="answer" id="answer-{{ loop.index }}">
 <p class="kicker">{{ section.title(comparison) }}{{ page.of_study(comparison.study) }} ·
 {{ comparison.world_in_words }} · baseline {{ speedups.baseline.label }}</p>
-<{{ section.heading }} class="sentence">{{ section.recommendation(speedups) }}</{{ section.heading }}>
-<p class="limits">{{ section.limits(speedups) }}</p>
+<{{ section.heading }} class="sentence">
+{{- section.recommendation(speedups) | replace(" %", "\u00a0%") }}</{{ section.heading }}>
+<p class="limits">{{ section.limits(speedups) | replace(" %", "\u00a0%") }}</p>
 {% if speedups.exploratory %}<p class="limits">{{ speedups.exploratory }}</p>{% endif %}
 {{ page.figure(pictures[loop.index0], results.anchors([comparison])) }}
 {% set papers = section.paper_rows(speedups, results.judged) %}

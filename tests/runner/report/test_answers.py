@@ -93,6 +93,12 @@ def test_without_a_noise_floor_nothing_is_shown_and_the_measured_gain_is_named(s
     )
 
 
+def test_a_gain_must_hold_for_all_arms_together(study: Speedups) -> None:
+    found = of(study, "ednncomm")
+    weak = replace(found, lines=[replace(found.lines[0], holm=(0.2, 0.2))])
+    assert answers.recommendation(weak).endswith("no arm is recommended; for ednncomm nothing is shown.")
+
+
 def test_what_forbids_all_verdicts_stands_in_the_sentence(study: Speedups) -> None:
     found = replace(of(study, "ednncomm"), forbidden=("the placebo differs",))
     assert answers.recommendation(found).endswith(

@@ -69,3 +69,23 @@ def test_the_page_of_many_runs_folds_them_says_once_what_they_share_and_stays_sm
     larger = build.report(tmp_path / "runs", tmp_path / "out").read_text()
     run_bytes = (len(larger.encode()) - len(page.encode())) / 5
     assert len(page.encode()) + 995 * run_bytes + FIGURE_BYTES < LARGEST_PAGE_BYTES
+
+
+def test_more_than_three_comparisons_begin_with_a_list_of_their_answers(
+    make_run: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "picture", lambda plot, output: plot)
+    for nodes in (1, 2, 3, 4):
+        if nodes == 4:
+            stacked = build.report(tmp_path / "runs", tmp_path / "out").read_text()
+        for seed in range(3):
+            for strategy, train_s in (("ddp", 90.0), ("daso", 45.0)):
+                place = {"size": f"{nodes} nodes"}
+                make_run(tmp_path / "runs", strategy, seed, train_s=train_s + seed, place=place)
+    listed = build.report(tmp_path / "runs", tmp_path / "out").read_text()
+    assert (stacked.count('class="sentence"'), listed.count('class="sentence"')) == (3, 4)
+    assert "<h1>" not in stacked
+    assert (
+        listed.index("<h1>4 comparisons</h1>") < listed.index('href="#answer-4"') < listed.index("<article")
+    )
+    assert len(list((tmp_path / "out").glob("paper_*.csv"))) == 4
