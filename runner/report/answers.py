@@ -13,6 +13,7 @@ from .claims.paper_claims import Claim, gain_words
 from .claims.speedups import ArmSpeedup, Speedups, ratios
 from .data.arms import Comparison
 from .data.load import Run
+from .data.metric import METRICS
 from .statistics.welch import SIGNIFICANT, Ratio
 
 MARGIN_POINTS = 0.5  # so much less accuracy counts as equal, as in a claim that gives no margin
@@ -50,9 +51,11 @@ def in_order(speedups: Speedups) -> list[ArmSpeedup]:
 
 
 def until(speedups: Speedups) -> str:
-    """`until 95 %`; "" where the study has no single target."""
-    targets = speedups.comparison.targets
-    return f"until {100 * targets[0]:.3g} %" if len(targets) == 1 else ""
+    """`until 95 %`, of a loss `until loss 0.3`; "" where the study has no single target."""
+    targets, key = speedups.comparison.targets, speedups.comparison.runs[0].metric
+    if len(targets) != 1:
+        return ""
+    return f"until {100 * targets[0]:.3g} %" if key in METRICS else f"until {key} {targets[0]:g}"
 
 
 def recommendation(speedups: Speedups) -> str:

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from sharing import Make, compared, there
@@ -119,6 +120,14 @@ def test_the_limits_are_the_bound_and_the_smallest_gain_that_shows(study: Speedu
     unknown = replace(found, lines=[none], fixed_floor=NoiseFloor(clock=None, fresh=None))
     assert answers.smallest_gain(unknown) is None
     assert "Which gain would show is not known" in answers.limits(unknown)
+
+
+def test_a_target_is_a_percentage_unless_it_is_a_loss(
+    study: Speedups, make_run: Make, tmp_path: Path
+) -> None:
+    assert answers.until(study) == "until 75 %"
+    make_run(tmp_path, target=0.3, train={"target_metric": "loss"})
+    assert answers.until(replace(study, comparison=compared(tmp_path))) == "until loss 0.3"
 
 
 def test_a_paper_has_one_row_with_its_claims_and_its_verdict(study: Speedups) -> None:

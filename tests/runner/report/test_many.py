@@ -1,5 +1,6 @@
 """Curves are medians and bands; a page of many runs stays small."""
 
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -75,14 +76,15 @@ def test_more_than_three_comparisons_begin_with_a_list_of_their_answers(
     make_run: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(build, "picture", lambda plot, output: plot)
-    for nodes in (1, 2, 3, 4):
-        if nodes == 4:
-            stacked = build.report(tmp_path / "runs", tmp_path / "out").read_text()
-        for seed in range(3):
-            for strategy, train_s in (("ddp", 90.0), ("daso", 45.0)):
-                place = {"size": f"{nodes} nodes"}
-                make_run(tmp_path / "runs", strategy, seed, train_s=train_s + seed, place=place)
-    listed = build.report(tmp_path / "runs", tmp_path / "out").read_text()
+
+    def with_sizes(*sizes: int) -> str:
+        for size, seed in product(sizes, range(3)):
+            place = {"size": f"{size} nodes"}
+            make_run(tmp_path / "runs", "ddp", seed, train_s=90.0 + seed, place=place)
+            make_run(tmp_path / "runs", "daso", seed, train_s=45.0 + seed, place=place)
+        return build.report(tmp_path / "runs", tmp_path / "out").read_text()
+
+    stacked, listed = with_sizes(1, 2, 3), with_sizes(4)
     assert (stacked.count('class="sentence"'), listed.count('class="sentence"')) == (3, 4)
     assert "<h1>" not in stacked
     assert (
