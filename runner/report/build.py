@@ -14,15 +14,15 @@ from ...strategies.errors import ConfigError
 from ..machine.folders import writing
 from . import sections, words
 from .claims import convergence_points, paper_claims
-from .data.arms import MANY_RUNS
 from .plots.arm_style import swatch
 from .plots.pictures import picture
 from .reproduce import command_of, script_of
 from .results import Results, results_of
 from .section import Section
-from .tables import latex, markdown, write_csv
+from .tables import latex, write_csv
 
 SECTIONS = "sections"  # the folder of sections in --config-dir
+MANY_RUNS = 100  # of more in one comparison the commands are a script
 
 
 def report(directory: Path, output: Path, config_dir: Path | None = None) -> Path:
@@ -50,13 +50,13 @@ def _write_tables(made: Sequence[Section], output: Path) -> list[str]:
     """Returns the names of the files, in the order of the page."""
     files: list[str] = []
     for section in made:
-        for name, rows in section.tables().items():
+        printed = section.printed()
+        for name, rows in {**section.tables(), **printed}.items():
             write_csv(output / f"{name}.csv", rows)
             files.append(f"{name}.csv")
-        for name, rows in section.printed().items():
-            for file, text in ((f"{name}.md", markdown(rows)), (f"{name}.tex", latex(rows))):
-                (output / file).write_text(text, encoding="utf-8")
-                files.append(file)
+        for name, rows in printed.items():
+            (output / f"{name}.tex").write_text(latex(rows), encoding="utf-8")
+            files.append(f"{name}.tex")
     return files
 
 

@@ -36,11 +36,6 @@ class Results:
         return sorted({run.study for run in self.runs})
 
     @property
-    def worlds(self) -> list[str]:
-        """Where the numbers come from."""
-        return sorted({comparison.world_in_words for comparison in self.comparisons})
-
-    @property
     def untimed(self) -> list[tuple[str, int]]:
         """Each reason why times are not to be trusted, with the number of runs that give it."""
         return sorted(Counter(reason for run in self.runs for reason in run.timing_reasons).items())
@@ -49,10 +44,6 @@ class Results:
     def trouble(self) -> list[Run]:
         """Runs that did not finish or cannot be trusted."""
         return [run for run in self.runs if run.state != "finished" or run.invalid or run.distrusted]
-
-    @property
-    def resumed(self) -> list[Run]:
-        return [run for run in self.runs if run.resumed]
 
     @property
     def copied(self) -> list[Run]:

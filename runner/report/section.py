@@ -37,7 +37,7 @@ class Section:
         return {}
 
     def printed(self) -> dict[str, Rows]:
-        """The rows, all of text, of each table to be written for printing (`NAME.md`, `NAME.tex`)."""
+        """The rows, all of text, of each table for a paper (`NAME.csv`, `NAME.tex`)."""
         return {}
 
     def plots(self) -> list[Plot]:
@@ -65,6 +65,7 @@ def one_each(
     corner: Callable[[_T], str],
     draw: "Callable[[_T], Figure]",
     alternative: Callable[[_T], str],
+    narrow: "Callable[[_T], Figure] | None" = None,
 ) -> list[Plot]:
     """A figure for each of `items`: `kind` for one, else `kind_1`, `kind_2`, …; its table is `kind` too."""
     return [
@@ -77,6 +78,7 @@ def one_each(
             corner=corner(item),
             draw=partial(draw, item),
             alternative=alternative(item),
+            narrow=partial(narrow, item) if narrow else None,
         )
         for number, item in enumerate(items, 1)
     ]

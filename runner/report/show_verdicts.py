@@ -1,4 +1,4 @@
-"""`daso-bench claims DIR`: every claim with its verdicts, and what has to be known before the numbers."""
+"""`daso-bench claims DIR`: every claim with its verdicts, and the sentences of the report's page one."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..records.display import make_console, say
+from .answers import limits, recommendation
 from .claims.claim_tables import gain_words, remarks, sentences, workload
 from .claims.core_efficiency import Matrix, matrix
 from .claims.judge import JudgedClaim
@@ -24,10 +25,10 @@ def show_verdicts(directory: Path, config_dir: Path | None) -> int:
     for speedups in results.speedups:
         comparison = speedups.comparison
         row = row_of(comparison, [other.comparison for other in results.speedups])
-        title = f"{comparison.study}: {comparison.model} on {comparison.dataset} {comparison.size}".rstrip()
         say(console, "")
-        say(console, f"{title}, {row}" if row else title, "bold")
-        for sentence in (*sentences(speedups), *(f"No verdicts: {reason}." for reason in speedups.forbidden)):
+        say(console, f"{comparison.study}, {row}" if row else comparison.study, "bold")
+        checks = (f"{check.name} ({check.level}): {check.sentence}" for check in speedups.checks)
+        for sentence in (recommendation(speedups), limits(speedups), *checks, *sentences(speedups)):
             say(console, f"  {sentence}")
         cores = matrix(comparison)
         if isinstance(cores, Matrix):

@@ -47,6 +47,54 @@ def interval(ratio: "Ratio | None") -> str:
     return f"{ratio.side + ' ' if ratio.side else ''}{ratio.point:.3f} [{low}, {high}]"
 
 
+def saving(ratio: "Ratio | None") -> str:
+    """The share of the time that is saved, with its interval: `47 % [41, 52]`; negative if slower."""
+    if ratio is None:
+        return "no ratio"
+    ends = [100 * saved(end) for end in (ratio.low, ratio.high)]
+    point = 100 * saved(ratio.point)
+    decimals = _decimals(point, max(abs(ends[0] - point), abs(ends[1] - point)))
+    low, high = (f"{_minus(end, decimals)}" if math.isfinite(end) else "−∞" for end in ends)
+    return f"{ratio.side + ' ' if ratio.side else ''}{_minus(point, decimals)} % [{low}, {high}]"
+
+
+def saved(ratio: float) -> float:
+    """The share of the time that is saved at `ratio` times as fast: 0.5 at 2, minus infinity at 0."""
+    return 1 - 1 / ratio if ratio > 0 else -math.inf
+
+
+def percent(share: float) -> str:
+    """A share in percent, two significant digits: `47 %`, `4.7 %`."""
+    return f"{two(100 * share)} %"
+
+
+def factor(ratio: float) -> str:
+    """`1.9×`: two significant digits, and of a factor below 2 two of what it is above 1."""
+    return f"{ratio:.{max(1, _decimals(ratio - 1))}f}×"
+
+
+def two(value: float) -> str:
+    """Two significant digits, all digits before the point."""
+    return _minus(value, _decimals(value))
+
+
+def signed(value: float) -> str:
+    """A difference with its sign and one decimal: `+0.4`, `−0.6`, `0.0`."""
+    text = _minus(value, 1)
+    return text if text.startswith("−") or float(text) == 0 else f"+{text}"
+
+
+def _decimals(value: float, spread: float = 0.0) -> int:
+    """Decimals of two significant digits of `value`, or of one of a larger `spread`; at most 2."""
+    size = max(abs(value), spread)
+    return 0 if size >= 9.95 else 1 if size >= 0.995 or size == 0 else 2
+
+
+def _minus(value: float, decimals: int) -> str:
+    text = f"{abs(value):,.{decimals}f}"
+    return f"−{text}" if value < 0 and float(text.replace(",", "")) else text
+
+
 def size(value: float | None) -> str:
     """Bytes with a decimal prefix (1 kB = 1,000 B)."""
 

@@ -34,14 +34,6 @@ def speedup_rows(studied: Iterable[Speedups]) -> list[dict[str, Any]]:
     return [_row(speedups, line) for speedups in studied for line in speedups.shown]
 
 
-def points_words(line: ArmSpeedup) -> str:
-    """The difference of the final metric with its interval, in points; or that there is none."""
-    if line.quality is None:
-        return "no interval"
-    ends = line.quality.interval
-    return f"{line.quality.difference:+.2f} [{ends.low:+.2f}, {ends.high:+.2f}]"
-
-
 def speedup_remarks(speedups: Speedups, line: ArmSpeedup) -> list[str]:
     """What a reader of an arm's ratios has to know: why some are missing, and which of them say little."""
     remarks = list(line.notes)

@@ -23,7 +23,6 @@ NOT_THE_ARM = (
 )
 BELOW = tuple(f"{name}." for name in NOT_THE_ARM)
 GROUPS = ("strategy", "model", "dataset", "reader", "optimizer", "schedule", "cluster", "launcher")
-MANY_RUNS = 100
 ONE_CORE = "one_core"
 WORLDS = {
     "local": "local processes, real time",
@@ -88,11 +87,6 @@ class Comparison:
         return [run for arm in self.arms for run in arm.runs]
 
     @property
-    def many(self) -> bool:
-        """Whether there are too many runs to show each: figures then show medians and bands."""
-        return len(self.runs) > MANY_RUNS
-
-    @property
     def metric(self) -> Metric:
         """What all its runs are judged by."""
         return self.runs[0].judged_by
@@ -145,8 +139,8 @@ def who(comparison: Comparison, arm: Arm, run: Run) -> dict[str, Any]:
 
 
 def shown(comparison: Comparison) -> Comparison:
-    """Without runs of one core, which are no arms to be shown beside others, unless there are no others."""
-    beside = [arm for arm in comparison.arms if arm.runs[0].role != ONE_CORE]
+    """Without twins, placebos and runs of one core, which are no arms, unless there are no others."""
+    beside = [arm for arm in comparison.arms if not arm.runs[0].role]
     return replace(comparison, arms=beside) if 0 < len(beside) < len(comparison.arms) else comparison
 
 

@@ -4,8 +4,11 @@ from typing import Any
 
 from markupsafe import Markup
 
-# Okabe and Ito's colours for all kinds of colour vision, less the yellow that white paper swallows.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#222222")
+# Each stands out from white and from the dark page (contrast 3:1 and more), and from the 15 others.
+COLOURS = (
+    *("#0072B2", "#D55E00", "#008F68", "#A880C8", "#C01080", "#989800", "#9008F8", "#886060"),
+    *("#1090F8", "#F84890", "#C81818", "#809890", "#F800F8", "#4050F8", "#8858B8", "#C800D0"),
+)
 # Strokes and gaps in line widths; empty: solid.
 DASHES = ((), (5, 1.6), (1.2, 1.2), (6, 1.6, 1.2, 1.6))
 # Matplotlib's marker and the same shape as an SVG path around 0, 0.
@@ -23,7 +26,7 @@ MARKERS = (
 
 
 def colour(index: int) -> str:
-    """The colour of arm number `index`; 7 colours x 4 lines x 9 markers never meet twice below 252 arms."""
+    """The colour of arm number `index`; 16 colours, 4 lines and 9 markers never meet twice below 144 arms."""
     return COLOURS[index % len(COLOURS)]
 
 
@@ -39,12 +42,11 @@ def marker(index: int) -> str:
 
 
 def swatch(index: int) -> Markup:
-    """The look as a small picture for a table, on white like the figures."""
+    """The look as a small picture for a table."""
     dashes = " ".join(f"{2.5 * length:g}" for length in DASHES[index % len(DASHES)])
     _, path = MARKERS[index % len(MARKERS)]
     return Markup(
         '<svg class="swatch" viewBox="0 0 40 14" aria-hidden="true">'
-        '<rect width="40" height="14" rx="3" fill="#fff"/>'
         '<path d="M2 7h36" stroke="{0}" stroke-width="2.5" stroke-dasharray="{1}"/>'
         '<path transform="translate(20 7)" d="{2}" fill="{0}"/></svg>'
     ).format(colour(index), dashes, path)

@@ -1,4 +1,4 @@
-"""Curves of runs over samples or time (thin, medians bold; or bands); lines of arms over rates or sizes."""
+"""Curves of arms over samples or time, medians and bands; lines of arms over rates or sizes."""
 
 import math
 import statistics
@@ -13,82 +13,49 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 
 from .. import words
 from ..data.arms import Arm, Comparison
-from ..data.load import Run
 from . import arm_style
-from .style import WIDTH, numbers, plain, short
-
-# More curves than this in one panel cannot be told apart: the rest goes to the next panel, same axes.
-ARMS_PER_PANEL = 7
+from .style import SOFT, WIDTH, numbers, plain, short
 
 
 def curves(comparison: Comparison, x: str, label: str) -> Figure:
-    """The metric over the field `x` of evaluations, called `label`; targets are dotted lines."""
-    figure, panels = _panelled(comparison, label, x)
-    for axes, arms in panels:
-        for arm in arms:
-            _curve(axes, arm, x, many=comparison.many)
-        _mark_targets(axes, comparison)
-        axes.set_ylabel(comparison.metric.name)
-        axes.set_xlim(left=0)
-        axes.xaxis.set_major_formatter(numbers())
-        axes.xaxis.set_major_locator(MaxNLocator(8))
-    return figure
-
-
-def _mark_targets(axes: Axes, comparison: Comparison) -> None:
-    key = comparison.metric.key
-    for target in sorted({run.target for run in comparison.runs if run.target and run.metric == key}):
-        axes.axhline(target, color="#444444", linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
-        axes.annotate(
-            f"target {target:g}",
-            (0, target),
-            xycoords=("axes fraction", "data"),
-            xytext=(3, 3),
-            textcoords="offset points",
-            fontsize=8.5,
-        )
-
-
-def _panelled(comparison: Comparison, label: str, x: str) -> tuple[Figure, list[tuple[Axes, list[Arm]]]]:
-    """An empty figure in panels of at most ARMS_PER_PANEL arms, `label` and a legend below each.
+    """The metric over the field `x` of evaluations, called `label`; targets are dotted lines.
 
     The legend says of an arm whose runs have nothing in the field `x` that there is nothing to show.
     """
-    groups = [
-        comparison.arms[start : start + ARMS_PER_PANEL]
-        for start in range(0, len(comparison.arms), ARMS_PER_PANEL)
-    ]
-    labels = {arm.label: _legend_label(arm, x) for arm in comparison.arms}
-    legend_rows = -(-len(groups[0]) // _columns(groups[0], labels))
-    legend_height = 0.26 * legend_rows + 0.1
-    figure = Figure(figsize=(WIDTH, (3.2 + legend_height) * len(groups)))
-    all_axes = figure.subplots(len(groups), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
-    panels: list[tuple[Axes, list[Arm]]] = list(zip(all_axes, groups, strict=True))
-    for axes, arms in panels:
-        # Below its own panel, so that no legend covers a curve.
-        axes.legend(
-            handles=[_handle(arm, labels[arm.label]) for arm in arms],
-            loc="upper left",
-            bbox_to_anchor=(0, -0.17),
-            ncols=_columns(arms, labels),
-            frameon=False,
-            borderaxespad=0,
-            handlelength=4,
-        )
-        axes.tick_params(labelbottom=True)
-        axes.set_xlabel(label)
-    return figure, panels
-
-
-def _columns(arms: Sequence[Arm], labels: dict[str, str]) -> int:
-    """As many as the width of the figure has room for."""
-    longest = max(len(labels[arm.label]) for arm in arms)
-    return 3 if longest <= 13 else 2 if longest <= 21 else 1
+    labels = [_legend_label(arm, x) for arm in comparison.arms]
+    longest = max(map(len, labels))
+    columns = 3 if longest <= 20 else 2 if longest <= 32 else 1
+    figure = Figure(figsize=(WIDTH, 3.2 + 0.22 * -(-len(labels) // columns)))
+    axes = figure.subplots()
+    for arm in comparison.arms:
+        _curve(axes, arm, x)
+    _mark_targets(axes, comparison)
+    axes.set_ylabel(comparison.metric.name)
+    axes.set_xlabel(label)
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_formatter(numbers())
+    axes.xaxis.set_major_locator(MaxNLocator(8))
+    lowest = _lowest(comparison)
+    if lowest is not None and lowest < axes.get_ylim()[1]:
+        axes.set_ylim(bottom=lowest)
+    handles = [_handle(arm, text) for arm, text in zip(comparison.arms, labels, strict=True)]
+    figure.legend(
+        handles=handles, loc="outside lower left", ncols=columns, frameon=False, handlelength=3, fontsize=8.5
+    )
+    return figure
 
 
 def _legend_label(arm: Arm, x: str) -> str:
     note = "" if any(run.points(x) for run in arm.runs) else ", nothing to show"
     return plain(f"{short(arm.label, 48)} ({words.count(len(arm.runs), 'run')}{note})")
+
+
+def _mark_targets(axes: Axes, comparison: Comparison) -> None:
+    key = comparison.metric.key
+    for target in sorted({run.target for run in comparison.runs if run.target and run.metric == key}):
+        axes.axhline(target, color=SOFT, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
+        at: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
+        axes.annotate(f"target {target:g}", (0, target), xytext=(3, 3), fontsize=8.5, **at)
 
 
 def _handle(arm: Arm, label: str) -> Line2D:
@@ -104,45 +71,29 @@ def _handle(arm: Arm, label: str) -> Line2D:
     )
 
 
-def _curve(axes: Axes, arm: Arm, x: str, *, many: bool) -> None:
-    """The runs of `arm` and their median; with `many` the median and the band of the middle half instead."""
-    colour, marker = arm_style.colour(arm.index), arm_style.marker(arm.index)
-    line: dict[str, Any] = {"color": colour, "linestyle": arm_style.line(arm.index)}
-    bold: dict[str, Any] = {**line, "linewidth": 2, "marker": marker, "markersize": 4.5}
+def _curve(axes: Axes, arm: Arm, x: str) -> None:
+    """The median of the runs of `arm`, the band of their middle half, and where runs ended early."""
+    colour = arm_style.colour(arm.index)
+    line: dict[str, Any] = {"color": colour, "linestyle": arm_style.line(arm.index), "linewidth": 2}
     runs = [(run, points) for run in arm.runs if (points := run.points(x))]
-    if many:
-        band = quartiles([points for _, points in runs])
-        if band:
-            places, low, middle, high = zip(*band, strict=True)
-            axes.fill_between(places, low, high, color=colour, alpha=0.18, linewidth=0)
-            axes.plot(places, middle, **bold)
-    else:
-        thin = {**line, "linewidth": 0.9, "alpha": 0.45} if len(arm.runs) > 1 else bold
-        for _, points in runs:
-            axes.plot(*zip(*points, strict=True), **thin)
-    median = [] if many else _median([run for run, _ in runs if run.state == "finished"], x)
-    if median:
-        axes.plot(*zip(*median, strict=True), **bold)
+    if band := quartiles([points for _, points in runs]):
+        places, low, middle, high = zip(*band, strict=True)
+        axes.fill_between(places, low, high, color=colour, alpha=0.18, linewidth=0)
+        axes.plot(places, middle, marker=arm_style.marker(arm.index), markersize=4.5, **line)
     early = [points for run, points in runs if run.state not in ("finished", "running")]
     judged = [[point for point in points if not math.isnan(point[1])] for points in early]
     if ends := [points[-1] for points in judged if points]:
-        axes.plot(
-            *zip(*ends, strict=True),
-            color=colour,
-            marker="x",
-            markersize=8,
-            markeredgewidth=2,
-            linestyle="",
-        )
+        cross: dict[str, Any] = {"marker": "x", "markersize": 8, "markeredgewidth": 2, "linestyle": ""}
+        axes.plot(*zip(*ends, strict=True), color=colour, **cross)
 
 
-def _median(runs: Sequence[Run], x: str) -> list[tuple[float, float]]:
-    """Median place and value at each point, over runs evaluated at equal samples; else nothing."""
-    marks = {tuple(row["samples"] for row in run.evaluations) for run in runs}
-    if len(runs) < 2 or len(marks) > 1:
-        return []
-    points = np.median([run.points(x) for run in runs], axis=0)
-    return [(float(place), float(value)) for place, value in points]
+def _lowest(comparison: Comparison) -> float | None:
+    """The lowest value of any run after a quarter of its evaluations: below it lies only the start."""
+    late = [
+        points[len(points) // 4 :] for run in comparison.runs if len(points := run.points("samples")) >= 8
+    ]
+    values = [value for points in late for _, value in points if not math.isnan(value)]
+    return min(values, default=None)
 
 
 def quartiles(runs: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[float, float, float, float]]:

@@ -23,7 +23,8 @@ class Plot:
     corner: what the figure itself says of where its numbers come from.
     draw: imports matplotlib when it is called; without a working matplotlib the tables are still written.
     alternative: the figure in words, for readers who cannot see it.
-    svg: None until it is drawn, and if it could not be drawn; `failure` then says why.
+    narrow: draws it for a narrow window; None if one figure serves both.
+    svg: None until it is drawn, and if it could not be drawn; `failure` then says why. narrow_svg: likewise.
     """
 
     kind: str
@@ -34,7 +35,9 @@ class Plot:
     corner: str
     draw: "Callable[[], Figure]"
     alternative: str
+    narrow: "Callable[[], Figure] | None" = None
     svg: Markup | None = None
+    narrow_svg: Markup | None = None
     failure: str = ""
 
     @property
@@ -50,12 +53,14 @@ def picture(plot: Plot, output: Path) -> Plot:
             from .style import drawn
 
         svg, pdf = drawn(plot.kind, plot.draw, corner=plot.corner)
+        narrow = drawn(plot.kind, plot.narrow, corner=plot.corner)[0] if plot.narrow else None
     except Exception as error:
         return replace(plot, failure=f"not drawn: {type(error).__name__}: {error}")
     svg_file, pdf_file = plot.files
     (output / svg_file).write_text(svg, encoding="utf-8")
     (output / pdf_file).write_bytes(pdf)
-    return replace(plot, svg=_inline(svg, f"{plot.file}-"))
+    narrow_svg = _inline(narrow, f"{plot.file}-narrow-") if narrow else None
+    return replace(plot, svg=_inline(svg, f"{plot.file}-"), narrow_svg=narrow_svg)
 
 
 @contextmanager
@@ -70,9 +75,10 @@ def _without_backend() -> Iterator[None]:
 
 
 def _inline(svg: str, prefix: str) -> Markup:
-    """The `<svg>` element alone, its ids made unique on the page."""
+    """The `<svg>` element alone: its ids unique on the page, its colours those of the light or dark page."""
+    from .style import PAGE_COLOURS
+
     element = svg[svg.index("<svg") :]
-    element = re.sub(r'\bid="', f'id="{prefix}', element)
-    element = re.sub(r'href="#', f'href="#{prefix}', element)
-    element = re.sub(r"url\(#", f"url(#{prefix}", element)
-    return Markup(element)
+    for sign in ('\\bid="', 'href="#', r"url\(#"):
+        element = re.sub(sign, lambda found: f"{found[0]}{prefix}", element)
+    return Markup(re.sub("#[0-9a-f]{6}", lambda found: PAGE_COLOURS.get(found[0], found[0]), element))

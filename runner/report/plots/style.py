@@ -23,6 +23,18 @@ PART_LOOKS = {  # colour and hatch, in the order of `load.PARTS`
     "step_other": ("#BBBBBB", ""),
 }
 
+INK, SOFT, EDGE, GRID, PAPER = "#1d2129", "#50555e", "#8a8f98", "#e7e9ed", "#ffffff"
+GREY, BAND = "#8b919a", "#e3e6eb"  # of what may not be compared; of noise
+# Of a figure on the page: these colours follow the reader's light or dark.
+PAGE_COLOURS = {
+    INK: "var(--ink)",
+    SOFT: "var(--soft)",
+    EDGE: "var(--edge)",
+    GRID: "var(--line)",
+    PAPER: "var(--paper)",
+    BAND: "var(--band)",
+}
+
 SETTINGS: dict[Any, Any] = {
     "text.parse_math": False,
     "text.usetex": False,
@@ -31,14 +43,14 @@ SETTINGS: dict[Any, Any] = {
     "font.size": 10,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.edgecolor": "#8a8f98",
-    "axes.labelcolor": "#30343b",
+    "axes.edgecolor": EDGE,
+    "axes.labelcolor": INK,
     "axes.grid": True,
     "axes.axisbelow": True,
-    "grid.color": "#e7e9ed",
-    "xtick.color": "#50555e",
-    "ytick.color": "#50555e",
-    "text.color": "#1d2129",
+    "grid.color": GRID,
+    "xtick.color": SOFT,
+    "ytick.color": INK,
+    "text.color": INK,
     "hatch.linewidth": 0.6,
     "figure.constrained_layout.use": True,
 }
@@ -67,7 +79,7 @@ def drawn(salt: str, draw: Callable[[], Figure], *, corner: str) -> tuple[str, b
     with drawing(salt):
         figure, svg, pdf = draw(), io.StringIO(), io.BytesIO()
         # A title, so that the layout keeps room for it.
-        figure.suptitle(plain(corner), x=0.995, ha="right", fontsize=7, color="0.35", style="italic")
+        figure.suptitle(plain(corner), x=0.995, ha="right", fontsize=7, color=SOFT, style="italic")
         # No date, no place and no version: equal figures are equal files.
         nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
         figure.savefig(svg, format="svg", facecolor="white", metadata=nothing)
@@ -84,22 +96,17 @@ def numbers() -> FuncFormatter:
     return FuncFormatter(lambda value, _: f"{value:,.10g}")
 
 
-def round_numbers(low: float, high: float) -> list[float]:
-    """Round numbers for the labels of a logarithmic axis, up to one beyond each end; `low` is above 0.
+def label_logarithmic(axis: Axis) -> None:
+    """Label a logarithmic axis at round numbers within its present limits.
 
     Matplotlib labels multiples of powers of ten, of which none lies between 1 and 2: of an axis from 0.7 to
     1.4 it leaves one half without a label.
     """
-    if high < _ALMOST_LINEAR * low:
-        return [float(value) for value in MaxNLocator(7, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)]
-    subs = (1, 2, 5) if high < _THREE_DECADES * low else (1,)
-    return [float(value) for value in LogLocator(subs=subs).tick_values(low, high)]
-
-
-def label_logarithmic(axis: Axis) -> None:
-    """Label a logarithmic axis at round numbers within its present limits."""
     low, high = sorted(axis.get_view_interval())
-    axis.set_ticks([value for value in round_numbers(low, high) if low <= value <= high])
+    subs = (1, 2, 5) if high < _THREE_DECADES * low else (1,)
+    linear = MaxNLocator(7, steps=[1, 2, 2.5, 5, 10])
+    places = (linear if high < _ALMOST_LINEAR * low else LogLocator(subs=subs)).tick_values(low, high)
+    axis.set_ticks([float(value) for value in places if low <= value <= high])
     axis.set_major_formatter(numbers())
     axis.set_minor_locator(NullLocator())
 

@@ -1,6 +1,5 @@
-"""Section: all runs, evaluations and arms as tables; what is wrong with runs; machines."""
+"""Section: all runs, evaluations and arms as tables."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,92 +13,7 @@ from ..section import Rows, Section
 
 
 class RunSection(Section):
-    """Tables `runs`, `evaluations` and `arms`; on the page what went wrong, and environments."""
-
-    order = 90
-    template = """
-{% if results.trouble %}
-<section>
-<h2 id="trouble">Runs that did not finish or cannot be trusted</h2>
-<div class="wide" role="region" aria-label="Runs that did not finish or cannot be trusted" tabindex="0">
-<table class="sortable"><thead><tr><th scope="col">Run</th><th scope="col" class="text">Status</th>
-<th scope="col" class="text">Reason</th><th scope="col">Counts as a run</th></tr></thead><tbody>
-{% for run in results.trouble %}
-{% set state = "invalid" if run.invalid else run.state %}
-<tr><td><code>{{ run.run_id }}</code></td><td class="text bad">{{ state }}</td>
-<td class="text settings-of">{{ run.reason or "no reason recorded" }}</td>
-<td>{{ "yes" if run.counted else "no" }}</td></tr>
-{% endfor %}
-</tbody></table></div>
-<p class="soft">A run that diverged or ran out of time counts as one that missed the target. One that failed,
-was cancelled or is not over counts for nothing until it is repeated or resumed; so does one whose own checks
-say that it measured this machine and not the links and devices it was asked for (invalid).</p>
-</section>
-{% endif %}
-{% if results.resumed %}
-<section>
-<h2 id="resumed">Resumed runs</h2>
-<div class="wide" role="region" aria-label="Resumed runs" tabindex="0"><table class="sortable">
-<thead><tr><th scope="col">Run</th><th scope="col">Attempts</th><th scope="col">Useful T_train</th>
-<th scope="col">Spent training, recorded</th><th scope="col">Calendar</th>
-<th scope="col">Rows replaced by a later attempt</th></tr></thead><tbody>
-{% for run in results.resumed %}
-<tr><td><code>{{ run.run_id }}</code></td><td>{{ (run.status.get("attempts") or []) | length or "–" }}</td>
-<td>{{ words.seconds(run.train_s) }}</td><td>{{ words.seconds(run.spent_s) }}</td>
-<td>{{ words.seconds(run.calendar_s) }}</td><td>{{ run.replaced_rows }}</td></tr>
-{% endfor %}
-</tbody></table></div>
-<p class="soft">Useful: the work that survived. Spent: all training that was recorded, redone work included.
-Calendar: first start to last end, waiting between attempts included. Tables and figures above use useful
-time.</p>
-</section>
-{% endif %}
-{% if results.copied %}
-<section>
-<h2 id="copied">Run directories found more than once</h2>
-<ul>
-{% for run in results.copied %}
-<li>{{ run.found_again }}</li>
-{% endfor %}
-</ul>
-<p class="soft">The first place of each is the one that was read: the copy that got furthest.</p>
-</section>
-{% endif %}
-{% if results.damage %}
-<section>
-<h2 id="damage">Damage found while reading</h2>
-<ul>
-{% for sentence in results.damage %}
-<li>{{ sentence }}</li>
-{% endfor %}
-</ul>
-</section>
-{% endif %}
-<section>
-<h2>Environment</h2>
-{% for ids, facts in section.environments() %}
-<details{{ " open" if loop.length == 1 and facts }}>
-<summary>{{ words.count(ids | length, "run") }}{{ ": " ~ (ids | join(", ")) if loop.length > 1 }}</summary>
-{% if facts %}
-<dl class="facts">
-{% for name, value in facts %}
-<div><dt>{{ name }}</dt><dd>{{ value }}</dd></div>
-{% endfor %}
-</dl>
-{% else %}
-<p>no environment recorded</p>
-{% endif %}
-</details>
-{% endfor %}
-</section>
-"""
-
-    def environments(self) -> list[tuple[list[str], list[tuple[str, str]]]]:
-        """Ids of the runs that had an environment, and its facts, for each that occurs."""
-        ids: dict[tuple[tuple[str, str], ...], list[str]] = defaultdict(list)
-        for run in self.results.runs:
-            ids[tuple(_environment_facts(run.environment))].append(run.run_id)
-        return [(ids[facts], list(facts)) for facts in sorted(ids, key=lambda facts: ids[facts][0])]
+    """Tables `runs`, `evaluations` and `arms`; nothing on the page."""
 
     def tables(self) -> dict[str, Rows]:
         """`runs`: a row per run directory, failed ones included; `evaluations`: a row per surviving
@@ -121,16 +35,6 @@ time.</p>
                 _arm_row(comparison, arm, metrics) for comparison in comparisons for arm in comparison.arms
             ],
         }
-
-
-def _environment_facts(environment: dict[str, Any]) -> list[tuple[str, str]]:
-    facts = [(key, str(value)) for key, value in environment.items() if not isinstance(value, list | dict)]
-    ranks = [rank for rank in environment.get("ranks") or [] if isinstance(rank, dict)]
-    if ranks:
-        fields = ("rank", "node", "device", "threads")
-        known = [", ".join(f"{name} {rank[name]}" for name in fields if name in rank) for rank in ranks]
-        facts.append(("ranks", "; ".join(known)))
-    return facts
 
 
 def _arm_row(comparison: Comparison, arm: Arm, metrics: Sequence[Metric]) -> dict[str, Any]:

@@ -152,7 +152,7 @@ def test_the_figure_shows_lines_and_crossings(make_study: Make):
 def test_the_page_begins_with_the_crossings_and_their_figure(make_study: Make, tmp_path: Path):
     page = report(make_study(), tmp_path / "out").read_text()
     heading = page.index("Which link is fast enough: small_cnn on digits")
-    assert heading < page.index("daso is faster below 3.162 Gbit/s") < page.index("Every run is shown")
+    assert heading < page.index("daso is faster below 3.162 Gbit/s") < page.index("Every run (")
     assert 'Data: <a href="bandwidth.csv">' in page
     points = rows(tmp_path / "out" / "bandwidth.csv")
     assert [(row["arm"], row["rate_gbit"]) for row in points] == [

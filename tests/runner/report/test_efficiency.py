@@ -356,5 +356,5 @@ def test_the_page_has_the_matrix_and_its_table(make_run: Make, tmp_path: Path):
     assert "Blocked between nodes" in page
     table = (tmp_path / "out" / "efficiency.csv").read_text().splitlines()
     assert len(table) == 3
-    assert "study.role=one_core" not in page[: page.index("Every run is shown")], "it is no arm"
+    assert "study.role=one_core" not in page[: page.index("Every run (")], "it is no arm"
     assert "one core" in (tmp_path / "out" / "runs.csv").read_text()

@@ -1,5 +1,6 @@
-"""More runs than anybody reads one by one: medians and bands, and a page that stays small."""
+"""Curves are medians and bands; a page of many runs stays small."""
 
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,6 @@ from matplotlib.collections import FillBetweenPolyCollection
 from sharing import Make, compared
 
 from daso_bench.runner.report import build
-from daso_bench.runner.report.data import arms
 from daso_bench.runner.report.plots.curves import curves, quartiles
 from daso_bench.runner.report.plots.style import drawing
 
@@ -38,24 +38,19 @@ def test_the_band_is_the_middle_half_and_the_line_the_median(
     assert quartiles(runs) == [pytest.approx(point) for point in expected]
 
 
-def test_above_the_limit_runs_give_way_to_medians_and_bands(
-    make_run: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_curve_is_the_median_with_its_band_and_a_mark_where_a_run_ended_early(
+    make_run: Make, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(arms, "MANY_RUNS", 4)
     for seed in range(4):
         make_run(tmp_path, "ddp", seed, (0.5 + 0.1 * seed, 0.9), target=None)
-    for many in (False, True):
-        if many:
-            make_run(tmp_path, "daso", 0, (0.2,), target=None, status="diverged")
-        comparison = compared(tmp_path)
-        assert comparison.many is many
-        with drawing("test"):
-            axes = curves(comparison, "samples", "samples").axes[0]
-        bands = [band for band in axes.collections if isinstance(band, FillBetweenPolyCollection)]
-        # All runs and the median; or two medians and the mark where one ended early.
-        assert (len(axes.get_lines()), len(bands)) == ((3, 2) if many else (5, 0))
-    median = axes.get_lines()[0]
+    make_run(tmp_path, "daso", 0, (0.2,), target=None, status="diverged")
+    with drawing("test"):
+        axes = curves(compared(tmp_path), "samples", "samples").axes[0]
+    bands = [band for band in axes.collections if isinstance(band, FillBetweenPolyCollection)]
+    median, _, end = axes.get_lines()
+    assert len(bands) == 2
     assert np.asarray(median.get_ydata()) == pytest.approx([0.65, 0.9])
+    assert end.get_marker() == "x"
 
 
 def test_the_page_of_many_runs_folds_them_says_once_what_they_share_and_stays_small(
@@ -63,7 +58,6 @@ def test_the_page_of_many_runs_folds_them_says_once_what_they_share_and_stays_sm
 ) -> None:
     """The size of a page of 1,000 runs follows from two pages that differ by a few."""
     monkeypatch.setattr(build, "picture", lambda plot, output: plot)
-    monkeypatch.setattr(arms, "MANY_RUNS", 4)
     monkeypatch.setattr(build, "MANY_RUNS", 4)
     runs = [make_run(tmp_path / "runs", "daso", seed) for seed in range(5)]
     page = build.report(tmp_path / "runs", tmp_path / "out").read_text()
@@ -76,3 +70,24 @@ def test_the_page_of_many_runs_folds_them_says_once_what_they_share_and_stays_sm
     larger = build.report(tmp_path / "runs", tmp_path / "out").read_text()
     run_bytes = (len(larger.encode()) - len(page.encode())) / 5
     assert len(page.encode()) + 995 * run_bytes + FIGURE_BYTES < LARGEST_PAGE_BYTES
+
+
+def test_more_than_three_comparisons_begin_with_a_list_of_their_answers(
+    make_run: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "picture", lambda plot, output: plot)
+
+    def with_sizes(*sizes: int) -> str:
+        for size, seed in product(sizes, range(3)):
+            place = {"size": f"{size} nodes"}
+            make_run(tmp_path / "runs", "ddp", seed, train_s=90.0 + seed, place=place)
+            make_run(tmp_path / "runs", "daso", seed, train_s=45.0 + seed, place=place)
+        return build.report(tmp_path / "runs", tmp_path / "out").read_text()
+
+    stacked, listed = with_sizes(1, 2, 3), with_sizes(4)
+    assert (stacked.count('class="sentence"'), listed.count('class="sentence"')) == (3, 4)
+    assert "<h1>" not in stacked
+    assert (
+        listed.index("<h1>4 comparisons</h1>") < listed.index('href="#answer-4"') < listed.index("<article")
+    )
+    assert len(list((tmp_path / "out").glob("paper_*.csv"))) == 4

@@ -41,7 +41,13 @@ def test_a_section_without_anything_to_show_has_no_table_and_no_block(make_run: 
     page = report(tmp_path / "runs", tmp_path / "out").read_text()
     tables = {file.stem for file in (tmp_path / "out").glob("*.csv")}
     assert tables == {"runs", "evaluations", "arms"}
-    for heading in ("Which link is fast", "The answer", "packed file", "What tuning came to", "assumptions"):
+    for heading in (
+        "Which link is fast",
+        "What the papers claim",
+        "packed file",
+        "What tuning came to",
+        "assumptions",
+    ):
         assert heading not in page
 
 
@@ -50,7 +56,7 @@ def test_a_section_of_the_users_own_is_one_file(make_run: Make, tmp_path: Path):
     (tmp_path / "own" / "sections").mkdir(parents=True)
     (tmp_path / "own" / "sections" / "mine.py").write_text(MINE)
     page = report(tmp_path / "runs", tmp_path / "out", tmp_path / "own").read_text()
-    assert page.index("1 run: ddp") < page.index("My figure") < page.index("Every run is shown")
+    assert page.index("1 run: ddp") < page.index("My figure") < page.index("Every run (1)")
     assert "OWN holds sections/mine.py." in page
     assert len(table(tmp_path / "out" / "mine.csv")) == 1
     assert {"mine.svg", "mine.pdf"} <= {p.name for p in (tmp_path / "out").iterdir()}

@@ -7,7 +7,7 @@ from sharing import Make, compared, there
 
 from daso_bench.runner.report.claims.speedups import speedups_of
 from daso_bench.runner.report.data.arms import Comparison
-from daso_bench.runner.report.sections.comparisons import arm_line
+from daso_bench.runner.report.sections.details import arm_line
 from daso_bench.runner.report.target import budget_s, way
 
 

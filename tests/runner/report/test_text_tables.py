@@ -1,8 +1,7 @@
-"""Names of arms come back as they were from CSV, Markdown, LaTeX, the page and the figures."""
+"""Names of arms come back as they were from CSV, LaTeX, the page and the figures."""
 
 from pathlib import Path
 
-from markdown_it import MarkdownIt  # comes with rich
 from matplotlib.text import Text
 from sharing import Make, compared, table
 from test_report import Text as PageText
@@ -10,30 +9,14 @@ from test_report import Text as PageText
 from daso_bench.runner.report.build import report
 from daso_bench.runner.report.claims.speedups import all_speedups
 from daso_bench.runner.report.plots.curves import curves
+from daso_bench.runner.report.plots.saving_lanes import lanes
 from daso_bench.runner.report.plots.style import drawing
-from daso_bench.runner.report.sections.speedup_table import draw
-from daso_bench.runner.report.tables import latex, markdown
+from daso_bench.runner.report.tables import latex
 
 NAMES = [
     *("NA", "_x", "$x$", "a|b", "a\\|b", "<b>", "&lt;", "nan", "x,y", '"q"', "\\frac", "名前"),
     *("new\nline", "*x*", "[x](y)", "`x`", "~~x~~", "a\\", "100 %", "#1", "{x}", "a^b"),
 ]
-
-
-def test_names_survive_in_markdown() -> None:
-    text = markdown([{"arm": name, "a|b_c": "1.5"} for name in NAMES])
-    inline = [
-        token for token in MarkdownIt("commonmark").enable("table").parse(text) if token.type == "inline"
-    ]
-    cells = [
-        "".join("\n" if child.type == "html_inline" else child.content for child in token.children or [])
-        for token in inline
-    ]
-    assert {child.type for token in inline for child in token.children or []} <= {
-        *("text", "text_special", "html_inline")
-    }
-    assert cells[:2] == ["arm", "a|b_c"]
-    assert cells[2::2] == NAMES
 
 
 def test_signs_with_a_meaning_are_escaped_in_latex() -> None:
@@ -56,12 +39,12 @@ def test_names_survive_in_csv_on_the_page_and_in_figures(make_run: Make, tmp_pat
         assert page.text.count(name) > 2, name
     alternatives = [a["aria-label"] or "" for _, a in page.tags if a.get("role") == "img"]
     assert all(name in words for name in NAMES for words in alternatives)
-    for file, names in (("runs", {"None", *NAMES}), ("speedups", set(NAMES))):
+    for file, names in (("runs", {"None", *NAMES}), ("speedups", set(NAMES)), ("paper", set(NAMES))):
         assert {row["arm"] for row in table(tmp_path / "out" / f"{file}.csv")} == names
     comparison = compared(tmp_path / "runs")
     (speedups,) = all_speedups([comparison])
     with drawing("test"):
-        for figure in (curves(comparison, "train_s", "seconds"), draw(speedups)):
+        for figure in (curves(comparison, "train_s", "seconds"), lanes(speedups)):
             texts = [text for text in figure.findobj(Text) if isinstance(text, Text)]
             assert not any(text.get_parse_math() and "$" in text.get_text() for text in texts)
             shown = {text.get_text().removeprefix("\N{ZERO WIDTH SPACE}") for text in texts}

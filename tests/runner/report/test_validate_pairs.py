@@ -10,7 +10,7 @@ import yaml
 from daso_bench.runner.config.cluster import ClusterConfig
 from daso_bench.runner.report.data.arms import compare
 from daso_bench.runner.report.data.load import Run, load_run
-from daso_bench.runner.report.sections.comparisons import facts_of
+from daso_bench.runner.report.sections.details import facts_of
 from daso_bench.runner.report.simulation_errors import (
     Pair,
     overlap_of,

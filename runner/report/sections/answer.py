@@ -1,0 +1,186 @@
+"""Section: page one. The answer of each comparison, its figure, the papers' claims and the checks."""
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ..answers import figure_in_words, in_order, limits, paper_rows, paper_table, recommendation, setting
+from ..claims.claim_tables import (
+    claim_rows,
+    fairness_rows,
+    fairness_tables,
+    sentences,
+    speedup_remarks,
+    speedup_rows,
+)
+from ..claims.judge import NO_ARM, JudgedClaim
+from ..claims.speedups import Speedups
+from ..data.arms import Comparison, row_of
+from ..plots.pictures import Plot
+from ..section import Rows, Section, one_each, with_rows
+from ..simulation_errors import where
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TITLE = "Time saved by each arm"
+CAPTION = (
+    "Share of the baseline's time that an arm saves, with its interval; left of 0 it takes longer. Right:"
+    " the final metric, arm minus baseline."
+)
+SIGNS = {"green": "✓", "amber": "!", "red": "✗"}
+STACKED = 3  # comparisons that need no list of their answers before them
+
+
+class AnswerSection(Section):
+    """Tables `speedups`, `claims`, `fairness` and, for a paper, `paper`; the first block of the page."""
+
+    order = 0
+    template = """
+{% if results.speedups | length > section.STACKED %}
+<section><h1>{{ results.speedups | length }} comparisons</h1>
+<ul>
+{% for speedups in results.speedups %}
+<li><a href="#answer-{{ loop.index }}">{{ section.title(speedups.comparison) }}</a>:
+{{ section.recommendation(speedups) }}</li>
+{% endfor %}
+</ul></section>
+{% endif %}
+{% for speedups in results.speedups %}
+{% set comparison = speedups.comparison %}
+<article class="answer" id="answer-{{ loop.index }}">
+<p class="kicker">{{ section.title(comparison) }}{{ page.of_study(comparison.study) }} ·
+{{ comparison.world_in_words }} · baseline {{ speedups.baseline.label }}</p>
+<{{ section.heading }} class="sentence">
+{{- section.recommendation(speedups) | replace(" %", "\u00a0%") }}</{{ section.heading }}>
+<p class="limits">{{ section.limits(speedups) | replace(" %", "\u00a0%") }}</p>
+{% if speedups.exploratory %}<p class="limits">{{ speedups.exploratory }}</p>{% endif %}
+{{ page.figure(pictures[loop.index0], results.anchors([comparison])) }}
+{% set papers = section.paper_rows(speedups, results.judged) %}
+{% if papers %}
+<div class="wide" role="region" aria-label="Claims of the papers" tabindex="0">
+<table class="papers"><thead><tr><th scope="col">Paper</th><th scope="col" class="text">Claims</th>
+<th scope="col" class="text">Measured here</th><th scope="col" class="text">Verdict</th></tr></thead><tbody>
+{% for row in papers %}
+<tr><th scope="row" title="{{ row.title }}">{{ row.paper }}</th><td class="text">{{ row.claims }}</td>
+<td class="text">{{ row.measured }}</td><td class="text">{{ row.verdict }}</td></tr>
+{% endfor %}
+</tbody></table></div>
+{% endif %}
+<ul class="strip" aria-label="Checks">
+{% for check in speedups.checks %}
+<li class="{{ check.level }}">
+<span class="sign" title="{{ check.level }}">{{ section.SIGNS[check.level] }}</span>
+{% if check.details %}
+<details><summary><strong>{{ check.name }}</strong>: {{ check.sentence }}</summary>
+<ul>{% for detail in check.details %}<li>{{ detail }}</li>{% endfor %}</ul></details>
+{% else %}
+<span><strong>{{ check.name }}</strong>: {{ check.sentence }}</span>
+{% endif %}
+</li>
+{% endfor %}
+</ul>
+</article>
+{% endfor %}
+{% for comparison in section.without_ratios %}
+<article class="answer">
+<p class="kicker">{{ section.title(comparison) }}{{ page.of_study(comparison.study) }} ·
+{{ comparison.world_in_words }}</p>
+<{{ section.heading }} class="sentence">On {{ section.setting(comparison) }}, nothing is compared: a ratio
+takes three runs or more of ddp, or of study.baseline, and of another arm.</{{ section.heading }}>
+</article>
+{% endfor %}
+{% if section.not_compared %}
+<details><summary>Claims of papers that were not compared ({{ section.not_compared | length }})</summary><ul>
+{% for judged in section.not_compared %}
+<li>{{ judged.claim.id }}: {{ judged.verdict.reasons | join("; ") }}</li>
+{% endfor %}
+</ul></details>
+{% endif %}
+{% for speedups in results.speedups if speedups.lines %}
+<details><summary>The numbers of every arm{{ section.among(speedups.comparison) }}</summary>
+{% for sentence in section.sentences(speedups) %}
+<p class="soft">{{ sentence }}</p>
+{% endfor %}
+{% set rows = section.paper_table(speedups) %}
+<div class="wide" role="region" aria-label="Numbers of every arm" tabindex="0">
+<table><caption>Share of the time of <strong>{{ speedups.baseline.label }}</strong> that is saved, with
+{{ "%g" | format(100 * speedups.level) }} % intervals; points: arm minus baseline.</caption>
+<thead><tr>{% for name in rows[0] %}<th scope="col">{{ name }}</th>{% endfor %}
+<th scope="col" class="text">remarks</th></tr></thead><tbody>
+{% for row in rows %}
+{% set line = section.in_order(speedups)[loop.index0] %}
+<tr><th scope="row">{{ swatch(line.arm.index) }}{{ row.arm }}</th>
+{% for cell in (row.values() | list)[1:] %}<td>{{ cell }}</td>{% endfor %}
+<td class="text">{{ section.speedup_remarks(speedups, line) | join("; ") }}</td></tr>
+{% endfor %}
+</tbody></table></div></details>
+{% endfor %}
+"""
+    SIGNS, STACKED = SIGNS, STACKED
+    in_order, limits, setting = staticmethod(in_order), staticmethod(limits), staticmethod(setting)
+    paper_rows, recommendation = staticmethod(paper_rows), staticmethod(recommendation)
+    paper_table = staticmethod(paper_table)
+    sentences, speedup_remarks = staticmethod(sentences), staticmethod(speedup_remarks)
+
+    @property
+    def heading(self) -> str:
+        """The page has one heading of the first order: its answer, or how many answers there are."""
+        return "h1" if len(self.results.configured) == 1 else "h2"
+
+    @property
+    def without_ratios(self) -> list[Comparison]:
+        """The comparisons that have too few runs for a ratio, or no baseline."""
+        known = {id(speedups.comparison) for speedups in self.results.speedups}
+        return [comparison for comparison in self.results.configured if id(comparison) not in known]
+
+    def title(self, comparison: Comparison) -> str:
+        """Workload and cluster, and of tuned and the paper's settings which, where the report has both."""
+        row = row_of(comparison, self.results.comparisons)
+        return ", ".join(part for part in (setting(comparison), row) if part)
+
+    def among(self, comparison: Comparison) -> str:
+        """Which comparison it is, where there are several."""
+        place = f": {comparison.study}, {self.title(comparison)}"
+        return place if len(self.results.speedups) > 1 else ""
+
+    @property
+    def not_compared(self) -> list[JudgedClaim]:
+        """The claims about an arm of the report for which nothing was compared."""
+        judged = self.results.judged
+        return [one for one in judged if one.comparison is None and NO_ARM not in one.verdict.reasons]
+
+    def tables(self) -> dict[str, Rows]:
+        """`speedups`: a row per arm and comparison; `claims`: per claim, arm and comparison; `fairness`."""
+        compared = [judged for judged in self.results.judged if judged.comparison is not None]
+        return with_rows(
+            speedups=speedup_rows(self.results.speedups),
+            claims=claim_rows(compared),
+            fairness=fairness_rows(fairness_tables(self.results.speedups, compared)),
+        )
+
+    def printed(self) -> dict[str, Rows]:
+        """`paper`, or `paper_1`, `paper_2`, …: the table for a paper of each comparison."""
+        several = len(self.results.speedups) > 1
+        return {
+            f"paper_{number}" if several else "paper": paper_table(speedups)
+            for number, speedups in enumerate(self.results.speedups, 1)
+        }
+
+    def plots(self) -> list[Plot]:
+        return one_each(
+            "speedups",
+            self.results.speedups,
+            title=TITLE,
+            caption=CAPTION,
+            corner=lambda speedups: where(speedups.comparison.world, speedups.comparison.size),
+            draw=partial(draw, narrow=False),
+            narrow=partial(draw, narrow=True),
+            alternative=figure_in_words,
+        )
+
+
+def draw(speedups: Speedups, *, narrow: bool) -> "Figure":
+    """The figure of page one; matplotlib is imported when it is drawn."""
+    from ..plots.saving_lanes import lanes
+
+    return lanes(speedups, narrow=narrow)

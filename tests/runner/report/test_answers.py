@@ -1,0 +1,166 @@
+"""The sentences of page one: what is recommended, what was shown, and what could have been seen."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sharing import Make, compared, there
+
+from daso_bench.runner.report import answers, words
+from daso_bench.runner.report.checks.check import Check
+from daso_bench.runner.report.claims.judge import judge
+from daso_bench.runner.report.claims.paper_claims import load
+from daso_bench.runner.report.claims.speedups import Speedups, speedups_of
+from daso_bench.runner.report.statistics.noise_floor import NoiseFloor
+from daso_bench.runner.report.statistics.welch import Times, welch
+
+BASE = (96.0, 100.0, 104.0, 98.0, 102.0)  # T_train in seconds
+EQUAL = (0.78, 0.781, 0.782, 0.779, 0.780)
+
+
+FACTORS = {"ednncomm": 0.5, "hsgd": 0.4, "sgp": 0.97, "lasgd": 2.0, "daso": 0.45}  # of the baseline's time
+FINALS = {"hsgd": (0.72, 0.721, 0.722, 0.719, 0.72), "daso": (0.80, 0.76, 0.81, 0.75, 0.78)}
+
+
+@pytest.fixture(scope="module")
+def study(make_run: Make, tmp_path_factory: pytest.TempPathFactory) -> Speedups:
+    """ddp, its twins and five arms; hsgd loses 6 points of accuracy, and that of daso scatters."""
+    root = tmp_path_factory.mktemp("answers")
+
+    def run(strategy: str, seed: int, factor: float, role: str = "") -> None:
+        final = FINALS.get(strategy, EQUAL)[seed % 10]
+        place = {"arm": f"{strategy} {role}".strip(), "role": role}
+        times = BASE[seed % 10] * factor / 4
+        make_run(root, strategy, seed, (0.6, 0.7, 0.74, final), train_s=times, place=place, arm=role)
+
+    for seed in range(5):
+        run("ddp", seed, 1)
+        run("ddp", seed, 1.002 - 0.001 * seed, "same_seeds")
+        run("ddp", seed + 10, 1.001, "fresh_seeds")
+        for strategy, factor in FACTORS.items():
+            run(strategy, seed, factor)
+    return there(speedups_of(compared(root)))
+
+
+def of(study: Speedups, *arms: str) -> Speedups:
+    return replace(study, lines=[line for line in study.lines if line.arm.label in arms])
+
+
+def forbidding(study: Speedups, forbids: dict[str, str], exploratory: str = "") -> Speedups:
+    check = Check(name="fair", level="red", sentence="", forbids=forbids, exploratory=exploratory)
+    return replace(study, checks=(check,))
+
+
+def test_the_fastest_arm_of_equal_accuracy_is_recommended_and_a_loss_is_named(study: Speedups) -> None:
+    """hsgd and daso are faster than ednncomm; sgp's small gain does not show."""
+    sentence = answers.recommendation(study)
+    assert sentence.startswith(
+        "On small_cnn/digits over 2×2 ranks, ednncomm is recommended: it saves 50 % [48, 52] of the"
+        " baseline's time at equal accuracy"
+    )
+    assert "hsgd saves 60 % [58, 62] of the baseline's time but loses 6.0 points of accuracy" in sentence
+    assert "daso (55 % [53, 57]) saves time, but a loss of more than 0.5 points of accuracy" in sentence
+    assert "lasgd takes longer than the baseline; for sgp nothing is shown." in sentence
+    order = ["hsgd", "daso", "ednncomm", "sgp", "lasgd"]
+    assert [line.arm.label for line in answers.in_order(study)] == order
+
+
+def test_a_forbidden_arm_is_never_recommended(study: Speedups) -> None:
+    both = of(study, "ednncomm", "sgp")
+    unfair = forbidding(both, {"ednncomm": "other learning rate"}, "No plan was filed.")
+    sentence = answers.recommendation(unfair)
+    assert sentence.startswith("Exploratory: on small_cnn/digits over 2×2 ranks, no arm is recommended")
+    assert sentence.endswith("ednncomm may not be compared (other learning rate).")
+    assert answers.in_order(unfair)[-1].arm.label == "ednncomm"
+    nobody = answers.recommendation(forbidding(both, {"ddp": "weak baseline"}))
+    assert nobody.endswith("no arm is recommended; ednncomm and sgp may not be compared (weak baseline).")
+
+
+def test_without_an_equal_accuracy_nothing_is_recommended(study: Speedups) -> None:
+    assert "no arm is recommended; hsgd saves 60 %" in answers.recommendation(of(study, "hsgd"))
+    assert "no arm is recommended; daso (55 %" in answers.recommendation(of(study, "daso"))
+    found = of(study, "ednncomm")
+    diverged = replace(found, lines=[replace(found.lines[0], diverged=True)])
+    assert answers.recommendation(diverged).endswith("time, but one of its runs diverged.")
+
+
+def test_without_a_noise_floor_nothing_is_shown_and_the_measured_gain_is_named(study: Speedups) -> None:
+    unknown = NoiseFloor(clock=None, fresh=None)
+    found = replace(of(study, "ednncomm"), fixed_floor=unknown, target_floor=unknown)
+    assert answers.recommendation(found).endswith(
+        "no arm is recommended; for ednncomm nothing is shown, because the noise of the baseline was not"
+        " measured; measured: ednncomm 50 % [48, 52]."
+    )
+
+
+def test_a_gain_must_hold_for_all_arms_together(study: Speedups) -> None:
+    found = of(study, "ednncomm")
+    weak = replace(found, lines=[replace(found.lines[0], holm=(0.2, 0.2))])
+    assert answers.recommendation(weak).endswith("no arm is recommended; for ednncomm nothing is shown.")
+
+
+def test_what_forbids_all_verdicts_stands_in_the_sentence(study: Speedups) -> None:
+    found = replace(of(study, "ednncomm"), forbidden=("the placebo differs",))
+    assert answers.recommendation(found).endswith(
+        "no arm is recommended (the placebo differs); for ednncomm nothing is shown."
+    )
+
+
+def test_the_limits_are_the_bound_and_the_smallest_gain_that_shows(study: Speedups) -> None:
+    """A share of 0.3 of each run is communication and waiting."""
+    found = of(study, "ednncomm")
+    sentence = answers.limits(found)
+    assert sentence.startswith("At most 30 % of the baseline's time (1.43×) could be saved here")
+    ratio = there(found.lines[0].fixed_work)
+    least, floor = there(answers.smallest_gain(found)), there(found.fixed_floor.floor)
+    assert least == pytest.approx((ratio.high / ratio.low) ** (1.43 / 2) * (1 + floor))
+    assert f"With 5 runs an arm, a gain below {words.factor(least)}" in sentence
+    none = replace(found.lines[0], fixed_work=None, to_target=None)
+    unknown = replace(found, lines=[none], fixed_floor=NoiseFloor(clock=None, fresh=None))
+    assert answers.smallest_gain(unknown) is None
+    assert "Which gain would show is not known" in answers.limits(unknown)
+
+
+def test_a_target_is_a_percentage_unless_it_is_a_loss(
+    study: Speedups, make_run: Make, tmp_path: Path
+) -> None:
+    assert answers.until(study) == "until 75 %"
+    make_run(tmp_path, target=0.3, train={"target_metric": "loss"})
+    assert answers.until(replace(study, comparison=compared(tmp_path))) == "until loss 0.3"
+
+
+def test_a_paper_has_one_row_with_its_claims_and_its_verdict(study: Speedups) -> None:
+    found = of(study, "daso", "lasgd")
+    daso, lasgd = answers.paper_rows(found, judge(load(), [found]))
+    assert (daso["paper"], lasgd["paper"]) == ("Coquelin 2022 (daso)", "Avidor 2022 (lasgd)")
+    assert "34 % less time" in daso["claims"]
+    assert daso["measured"].startswith("daso: 55 % [53, 57] of the time saved, 0.0 [−")
+    unfair = forbidding(found, {"daso": "other learning rate"})
+    first, second = answers.paper_rows(unfair, judge(load(), [unfair]))
+    assert first["verdict"].endswith("no verdict (other learning rate)")
+    assert "other learning rate" not in second["verdict"]
+
+
+@pytest.mark.parametrize(
+    ("base", "arm", "said", "factor"),
+    [
+        ((100.0, 102.0, 98.0), (50.0, 51.0, 49.0), "50 % [48, 52]", "2.0×"),
+        ((100.0, 100.1, 99.9), (97.5, 97.6, 97.4), "2.5 % [2.3, 2.7]", "1.03×"),
+        ((100.0, 101.0, 99.0), (200.0, 202.0, 198.0), "−100 % [−105, −96]", "0.50×"),
+        ((100.0, 100.0, 100.0), (100.0, 100.0, 100.0), "0.0 % [0.0, 0.0]", "1.0×"),
+    ],
+)
+def test_savings_have_two_significant_digits(
+    base: tuple[float, ...], arm: tuple[float, ...], said: str, factor: str
+) -> None:
+    ratio = there(welch(Times(base), Times(arm)))
+    assert words.saving(ratio) == said
+    assert words.factor(ratio.point) == factor
+
+
+def test_an_end_that_is_not_known_is_no_number() -> None:
+    ratio = welch(Times((100.0, 101.0, 99.0)), Times((50.0, 51.0, 49.0)), side="≤")
+    assert re.fullmatch(r"≤ 50 % \[−∞, \d\d\]", words.saving(ratio))
+    assert words.saving(None) == "no ratio"
+    assert (words.percent(0.047), words.two(1234.5)) == ("4.7 %", "1,234")
