@@ -1,0 +1,218 @@
+"""Thirty ways to make a report say something false: each is noticed, and no number stands unmarked.
+
+The studies are real ones, small: plans by the front end's code, runs by the trainer in virtual time.
+"""
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from html import escape
+from pathlib import Path
+
+import pytest
+import torch
+from asking import run_here
+from cheats import ALL, CHEATS, SETTINGS, Cheat
+from PIL import Image
+from rich.console import Console
+from study_folder import ARMS, SEEDS, StudyFolder, add_runs, as_real, change_json, make_study
+
+from daso_bench.runner.config import load
+from daso_bench.runner.machine import environment
+from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.report import build
+from daso_bench.runner.report.claims.convergence_points import Reference, workload_of, write
+from daso_bench.runner.report.claims.speedups import Speedups
+from daso_bench.runner.report.results import Results
+from daso_bench.runner.studies.plan import declare, plan_of
+from daso_bench.runner.studies.prepare_data import Preparation
+from daso_bench.runner.training import checkpoint
+from daso_bench.strategies.errors import ConfigError
+
+MISSED: dict[str, str] = {}
+"""Cheats that are not noticed yet, with the reason; an entry that is noticed fails its test."""
+
+EXPECTED_AMBER = ("noise", "model error")  # of the honest study in virtual time
+Fixture = Callable[[str], StudyFolder]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        # One code for all runs, whatever is edited meanwhile.
+        patch.setattr(environment, "commit_of", lambda source: ("0" * 40, None))
+        yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def study_of(tmp_path_factory: pytest.TempPathFactory) -> Fixture:
+    """The study that a cheat begins with, by its name, each made once."""
+    made: dict[str, StudyFolder] = {}
+
+    def give(name: str) -> StudyFolder:
+        if name not in made:
+            honest = made.get("virtual") or give("virtual") if name != "virtual" else None
+            made[name] = _make(name, tmp_path_factory.mktemp("cheats"), honest)
+        return made[name]
+
+    return give
+
+
+def _make(name: str, root: Path, honest: StudyFolder | None) -> StudyFolder:
+    if honest is None:
+        study = make_study(root)
+        _store_points(study, 1.0)
+        return study
+    three = "0,1,2"
+    match name:
+        case "real":
+            return as_real(honest, root)
+        case "settings":
+            own = {f"{arm}, {what}": f"{ARMS[arm]} {word}" for arm in ALL for what, word in SETTINGS.items()}
+            study = make_study(root, {"ddp": ARMS["ddp"], **own}, seeds=three, reuse=[honest])
+        case "tuned":
+            rates = {"ddp": 0.05, "daso": 0.08, "halfway": 0.06}
+            label = "study.tuned={arm} study.tune_space=optimizer.lr optimizer.lr={rate}"
+            arms = {arm: f"{ARMS[arm]} {label.format(arm=arm, rate=rate)}" for arm, rate in rates.items()}
+            study = make_study(root, arms, seeds=three)
+        case "images":
+            return _replaced_images(root)
+        case "permissive":
+            own = "strategy=permissive optimizer.lr=0.1 cluster.links.inter.rate_gbit=25"
+            study = make_study(root, {"ddp": ARMS["ddp"], "permissive": own}, seeds=three, reuse=[honest])
+        case "more seeds":
+            study = honest.copy(root)
+            add_runs(study, ["seed=5,6"], unix=2e9)
+            return study
+        case "rate 0":
+            study = make_study(root, words=["optimizer.lr=1e-9", "train.epochs=1"])
+        case "better known":
+            study = honest.copy(root)
+            _store_points(study, 1.2)
+            return study
+        case _:
+            raise ValueError(name)
+    shutil.copytree(honest.config_dir / "convergence", study.config_dir / "convergence")
+    return study
+
+
+def _store_points(study: StudyFolder, better: float) -> None:
+    """Samples to target of ten runs of ddp, that many times fewer than they needed, as known of the workload."""
+    runs = [run for run in study.results().runs if run.strategy == "ddp"]
+    needed = [run.crossing.scored_samples / better for run in runs if run.crossing]
+    known = Reference(
+        name="known",
+        workload=workload_of(runs[0].config),
+        samples=tuple(needed),
+        missed=0,
+        command="daso-bench pilot",
+        date="2026-11-30",
+    )
+    write(study.config_dir / "convergence" / "known.yaml", known, "known")
+
+
+def _replaced_images(root: Path) -> StudyFolder:
+    """The arms' images are others than the baseline's, of the same names and sizes."""
+    study = make_study(root, {"ddp": ARMS["ddp"], "halfway": ARMS["halfway"]}, seeds="")
+    words = ["dataset=imagefolder", f"dataset.root={root / 'images'}", "dataset.resize=8", "dataset.crop=8"]
+    words += ["+study=again", "launcher=simulated", "model=mlp", "cluster.nodes=2", "train.epochs=1"]
+    words += ["cluster.ranks_per_node=2", "train.eval_every_samples=64", "seed=0,1,2", f"results_dir={root}"]
+    _draw(root / "images", 0)
+    asked = load.requests(words, sweep=True, cwd=root, config_dir=study.config_dir)
+    plan = plan_of(asked)
+    assert plan.refused == []
+    declare(plan.runs, words, unix=0.0, commit=lambda: None)
+    for arm in ("ddp", "halfway"):
+        if arm == "halfway":
+            _draw(root / "images", 100)
+        ready = Preparation(Console(quiet=True))
+        for run in plan.runs:
+            if run.config.study.arm == arm:
+                ready.check(run.config)
+                directory = run.create_directory()
+                ready(directory, run.config)
+                assert run_here(directory) == "finished"
+    return study
+
+
+def _draw(folder: Path, level: int) -> None:
+    """Two classes of 100 grey pictures; a bitmap's size does not depend on what it shows."""
+    for name, offset in (("dark", 0), ("bright", 60)):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for number in range(100):
+            grey = level + offset + number % 40
+            Image.new("RGB", (8, 8), (grey, grey, grey)).save(folder / name / f"{number}.bmp")
+
+
+def words_of(results: Results) -> str:
+    """What the checks that are not green say, line by line."""
+    checks = [check for study in results.speedups for check in study.checks if check.level != "green"]
+    lines = [(check.sentence, *check.details, *check.forbids.values(), check.exploratory) for check in checks]
+    return "\n".join(line for each in lines for line in each if line)
+
+
+def unmarked(study: Speedups, label: str) -> bool:
+    """Whether a ratio of that arm stands there as if nothing were wrong."""
+    lines = [line for line in study.shown if line.arm.label == label]
+    marked = any(study.not_comparable(line.arm) for line in lines) or study.exploratory
+    return any(line.fixed_work or line.to_target for line in lines) and not marked
+
+
+def holds(results: Results, label: str) -> list[str]:
+    """Verdicts on that arm that stand without a remark."""
+    return [
+        judged.verdict.word
+        for judged in results.judged
+        if label in (judged.arm, judged.comparator)
+        if judged.verdict.word not in ("no verdict", "not testable here")
+        if not any("exploratory" in remark for remark in judged.verdict.remarks)
+    ]
+
+
+@pytest.fixture(scope="module")
+def results_of_study(study_of: Fixture) -> Callable[[str], Results]:
+    """What a report of a study is made of, before anything is changed in it; read once."""
+    read: dict[str, Results] = {}
+
+    def give(name: str) -> Results:
+        if name not in read:
+            read[name] = study_of(name).results()
+        return read[name]
+
+    return give
+
+
+def marks(name: str) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.xfail(strict=True, reason=MISSED[name])] if name in MISSED else []
+
+
+@pytest.mark.parametrize("cheat", [pytest.param(each, id=each.name, marks=marks(each.name)) for each in CHEATS])
+def test_cheat_is_noticed(
+    cheat: Cheat, study_of: Fixture, results_of_study: Callable[[str], Results], tmp_path: Path
+) -> None:
+    made_before = cheat.of not in ("virtual", "real")
+    if made_before:
+        results = results_of_study(cheat.of)
+    else:
+        study = study_of(cheat.of).copy(tmp_path)
+        cheat.do(study)
+        results = study.results()
+        assert not re.search(cheat.says, words_of(results_of_study(cheat.of)), re.IGNORECASE)
+    assert re.search(cheat.says, words_of(results), re.IGNORECASE), words_of(results)
+    for label in cheat.marked:
+        assert holds(results, label) == []
+        assert not any(unmarked(each, label) for each in results.speedups), label
+
+
+@pytest.mark.parametrize("world", ["virtual", "real"])
+def test_honest_study_raises_no_alarm(world: str, results_of_study: Callable[[str], Results]) -> None:
+    (study,) = results_of_study(world).speedups
+    assert [line.arm.label for line in study.lines] == list(ALL)
+    assert [study.not_comparable(line.arm) for line in study.lines] == ["", ""]
+    assert study.exploratory == ""
+    levels = {check.name: check.level for check in study.checks}
+    allowed = {name: "amber" if name in EXPECTED_AMBER else "green" for name in levels}
+    assert {name for name in levels if levels[name] not in ("green", allowed[name])} == set()
