@@ -1,7 +1,7 @@
 """Thirty ways to make a report say something false, each a function that changes a copy of an honest study.
 
-Every cheat is as consistent as a careful cheater makes it: run ids follow the configuration, summaries in
-`status.json` and `metrics.jsonl` agree, plans name the runs that are there, unless the cheat is about just that.
+Every cheat is as consistent as a careful cheater makes it: run ids follow the configuration, both copies of a
+summary agree, plans name the runs that are there, unless the cheat is about just that.
 """
 
 import shutil
@@ -112,11 +112,13 @@ def _better_accuracy(study: StudyFolder, arm: str) -> None:
 def _warm_cache(study: StudyFolder, arm: str) -> None:
     warm = study.runs(arm)
     for run in study.runs():
-        share = 1.0 if run in warm else 0.0
+        share = {"still_cached": 1.0 if run in warm else 0.0}
+
+        def change(row: Row, share: Row = share) -> None:
+            row.update(share if row["kind"] == "start" else {})
+
         for file in (run / "metrics.jsonl", run / "ranks" / "0.jsonl"):
-            change_rows(
-                file, lambda row: row.update(still_cached=share) if row["kind"] == "start" else None
-            )
+            change_rows(file, change)
 
 
 def _too_many_ranks(study: StudyFolder) -> None:
@@ -249,50 +251,58 @@ def _for_each(
 
 def _unequal(number: str, what: str, says: str) -> list[Cheat]:
     """A setting that was made unequal before the runs: arms of the study "settings"."""
-    return [Cheat(f"{number} {what}, {arm}", says, (f"{arm}, {what}",), "settings") for arm in ALL]
+    return [Cheat(f"{number} {what}, {arm}", says, (f"{arm} {number}",), "settings") for arm in ALL]
 
 
-SETTINGS = {
-    "evaluations": "train.eval_every_samples=60",
-    "target": "train.target=0.8",
-    "learning rate": "optimizer.lr=0.1",
-    "stop": "train.stop=first",
-    "link": "cluster.links.inter.rate_gbit=25 cluster.links.inter.latency_us=10",
-    "device": "cluster.device.tflops=120",
+UNEQUAL = {
+    "07": "train.eval_every_samples=150",
+    "08": "train.target=0.8",
+    "09": "optimizer.lr=0.2",
+    "10": "train.stop=first",
+    "11a": "cluster.links.inter.rate_gbit=25 cluster.links.inter.latency_us=10",
+    "11b": "cluster.device.tflops=120",
 }
-"""What the arms of the study "settings" have of their own."""
+"""What the arms of the study "settings" have of their own, by number of the cheat."""
 
 CHEATS = [
-    *_for_each("01", "named as another strategy", _names_another_strategy, r"(slowmo|hsgd)"),
+    *_for_each("01", "named as another strategy", _names_another_strategy, r"\b(slowmo|hsgd)\b"),
     Cheat("02 a seed deleted in all arms", r"\b4\b.*(missing|not there|absent)", do=_delete_a_seed),
     *_for_each("03", "a seed deleted", _delete_a_seed_of, r"\b1\b.*(missing|not there|absent)"),
-    *_for_each("04", "other software", _other_software, r"(python|package|commit)", "real"),
-    *_for_each("04", "other host", _other_host, r"(host|nodes?:|machine)", "real"),
-    *_for_each("05", "times shortened in one file", _shorten_times, r"(training time|train_s|intervals)"),
-    *_for_each("06", "accuracy raised", _better_accuracy, r"(correct|hits)"),
+    *_for_each("04", "other software", _other_software, r"\b(python|packages?|commits?)\b", "real"),
+    *_for_each("04", "other host", _other_host, r"\b(hosts?|nodes|machines?)\b", "real"),
+    *_for_each("05", "times shortened in one file", _shorten_times, r"\b(training time|train_s|intervals)\b"),
+    *_for_each("06", "accuracy raised", _better_accuracy, r"\b(correct|hits)\b"),
     *_unequal("07", "evaluations", r"(eval_every_samples|evaluation)"),
     *_unequal("08", "target", r"\btarget\b"),
     *_unequal("09", "learning rate", r"(optimizer\.lr|learning rate)"),
     *_unequal("10", "stop", r"\bstop"),
-    *_unequal("11", "link", r"(rate_gbit|link|Gbit)"),
-    *_unequal("11", "device", r"(tflops|device|speed)"),
-    Cheat("12 tuning labels without trials", r"(tune\.json|trial)", of="tuned"),
+    *_unequal("11a", "link", r"(rate_gbit|link|Gbit)"),
+    *_unequal("11b", "device", r"(tflops|device|speed)"),
+    Cheat("12 tuning labels without trials", r"(tune\.json|\btrials?\b)", of="tuned"),
     *_for_each("13", "warm page cache", _warm_cache, r"cache", "real"),
-    Cheat("14 images replaced", r"(files of the data set|data set|images)", ("halfway",), "images"),
-    Cheat("15 more ranks than cores", r"(ranks than cores|threads|core)", of="real", do=_too_many_ranks),
-    Cheat("16 a hog beside the baseline", r"(busy|core)", of="real", do=_hog_beside_the_baseline),
-    Cheat("17 all baseline runs first", r"(came first|order)", of="real", do=_baseline_first),
-    *_for_each("19", "records cut at half", _cut_records, r"(summary|steps|end)"),
-    Cheat("20 a folder copied", r"(found twice|copies|copy)", (), do=_copy_a_folder),
-    Cheat("21 all runs copied under new seeds", r"(same|equal|identical)", do=_copy_under_new_seeds),
-    *_for_each("22", "one run as five seeds", _one_run_as_five, r"(same|equal|identical)"),
+    Cheat("14 images replaced", r"\b(data set|images)\b", ("halfway",), "images"),
+    Cheat("15 more ranks than cores", r"\b(ranks than cores|threads)\b", of="real", do=_too_many_ranks),
+    Cheat("16 a hog beside the baseline", r"\b(busy|core)\b", of="real", do=_hog_beside_the_baseline),
+    Cheat("17 all baseline runs first", r"\b(came first|order)\b", of="real", do=_baseline_first),
+    *_for_each("19", "records cut at half", _cut_records, r"\b(summary|steps|cut|ended)\b"),
+    Cheat("20 a folder copied", r"\b(twice|copies|copy|copied)\b", (), do=_copy_a_folder),
+    Cheat(
+        "21 all runs copied under new seeds",
+        r"\b(same|equal|identical|copy|copies)\b",
+        do=_copy_under_new_seeds,
+    ),
+    *_for_each("22", "one run as five seeds", _one_run_as_five, r"\b(same|equal|identical|copy|copies)\b"),
     Cheat("23 a plug-in that may change all", r"(may_differ|declares)", ("permissive",), "permissive"),
     Cheat("24 the target changed afterwards", r"target", do=_change_the_target),
-    Cheat("25 seeds added after a look", r"(added|later|after)", of="more seeds"),
+    Cheat("25 seeds added after a look", r"\b(added|later|after)\b", of="more seeds"),
     Cheat("26 no plan", r"no plan", do=_no_plan),
     *_for_each("27", "a failed run not repeated", _failed_run, r"(failed|missing|did not finish)"),
-    Cheat("28 nothing learns", r"(target|learn|chance)", of="rate 0"),
+    Cheat(
+        "28 nothing learns",
+        r"\b(missed (its|the) target|reached (its|the) target|learnt|chance)\b",
+        of="rate 0",
+    ),
     Cheat("29 virtual time called slurm", r"(slurm|simulated)", (), do=_called_slurm),
-    Cheat("30 a baseline 1.2 times worse", r"(weak|worse|more samples|needs? \d)", of="better known"),
+    Cheat("30 a baseline 1.2 times worse", r"\b(weak|worse|more samples)\b", of="better known"),
 ]
 """All but number 18, which ends in an error of `resume`: see test_cheats.py."""

@@ -1,8 +1,7 @@
-"""Two strategies outside the package, as a user would write them: an honest one, and one that declares too much."""
+"""Two strategies outside the package: an honest one, and one that declares too much its own."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from daso_bench.strategies.base import Strategy
 from daso_bench.strategies.errors import at_least
@@ -20,8 +19,9 @@ class HalfwayConfig:
 class Halfway(Strategy):
     """Averages gradients over all ranks; every few steps goes half the way back."""
 
+    name = "halfway"
     Config = HalfwayConfig
-    remembers: ClassVar[Sequence[str]] = ("slow",)
+    remembers = ("slow",)
 
     def setup(self, replica: Any, comm: Any, progress: Any) -> None:
         self.replica, self.comm = replica, comm
@@ -37,4 +37,5 @@ class Halfway(Strategy):
 class Permissive(Halfway):
     """The same; it declares that training, optimizer and cluster are its own to change."""
 
+    name = "permissive"
     may_differ = ("strategy", "train", "optimizer", "cluster", "hardware")

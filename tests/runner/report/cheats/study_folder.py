@@ -26,11 +26,20 @@ ARMS: Mapping[str, str] = {
     "daso": "strategy=daso strategy.warmup_epochs=1 strategy.cooldown_epochs=1",
     "halfway": "strategy=halfway",
 }
-WORDS = (
-    *("launcher=simulated", "cluster=ethernet_1g", "cluster.nodes=2", "cluster.ranks_per_node=2"),
-    *("cluster.links.inter.latency_us=1000", "model=mlp", "train.epochs=3", "train.target=0.85"),
-    *("train.eval_every_samples=115", "train.checkpoint_every_samples=null"),
-)
+GROUPS = {"launcher": "simulated", "cluster": "ethernet_1g", "model": "mlp"}
+SETTINGS: Row = {
+    "defaults": [{f"override /{group}": name} for group, name in GROUPS.items()],
+    "cluster": {"nodes": 2, "ranks_per_node": 2, "links": {"inter": {"latency_us": 1000}}},
+    "optimizer": {"lr": 0.1},
+    "train": {
+        "epochs": 3,
+        "global_batch_size": 128,
+        "target": 0.85,
+        "eval_every_samples": 300,
+        "checkpoint_every_samples": None,
+    },
+    "study": {"name": NAME, "baseline": "ddp"},
+}
 
 
 @dataclass(frozen=True)
@@ -89,10 +98,10 @@ def make_study(
 ) -> StudyFolder:
     """A study run below `root`: its plan by the front end's code, its runs by the trainer in virtual time.
 
-    `words`: on top of WORDS. `reuse`: runs with the same ids are copied from there and not run again.
+    `words`: on top of SETTINGS. `reuse`: runs with the same ids are copied from there and not run again.
     """
     study = StudyFolder(root / NAME, root / "conf")
-    _write_configuration(study.config_dir, arms, seeds)
+    write_configuration(study.config_dir, arms, seeds)
     add_runs(study, words, reuse=reuse)
     return study
 
@@ -105,7 +114,7 @@ def add_runs(
     reuse: Sequence[StudyFolder] = (),
 ) -> None:
     """Declares at `unix` and runs what the study has with `words` and was not run yet."""
-    asked = [f"+study={NAME}", *WORDS, *words]
+    asked = [f"+study={NAME}", *words]
     place = f"results_dir={study.path.parent}"
     made = load.requests([*asked, place], sweep=True, cwd=study.path.parent, config_dir=study.config_dir)
     plan = plan_of(made)
@@ -150,9 +159,10 @@ def _on_four_cores(facts: Row) -> None:
         row.update(device="cpu", host="box", cores=[row["rank"]], interop_threads=1)
 
 
-def _write_configuration(config_dir: Path, arms: Mapping[str, str], seeds: str) -> None:
+def write_configuration(config_dir: Path, arms: Mapping[str, str], seeds: str = SEEDS) -> None:
+    """The study of these arms, and the strategies of its user."""
     sweep = {"params": {"seed": seeds}, "sets": {"arm": dict(arms)}}
-    study = {"study": {"name": NAME, "baseline": "ddp"}, "hydra": {"mode": "MULTIRUN", "sweeper": sweep}}
+    study = SETTINGS | {"hydra": {"mode": "MULTIRUN", "sweeper": sweep}}
     strategies = {"halfway": "Halfway", "permissive": "Permissive"}
     files = {f"study/{NAME}.yaml": "# @package _global_\n# Again\n" + dump_yaml(study)}
     for name, kind in strategies.items():

@@ -5,17 +5,30 @@ The studies are real ones, small: plans by the front end's code, runs by the tra
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
 
 import pytest
 import torch
 from asking import run_here
-from cheats import ALL, CHEATS, SETTINGS, Cheat
+from cheats import ALL, CHEATS, UNEQUAL, Cheat
 from PIL import Image
 from rich.console import Console
-from study_folder import ARMS, SEEDS, StudyFolder, add_runs, as_real, change_json, make_study
+from study_folder import (
+    ARMS,
+    StudyFolder,
+    add_runs,
+    as_real,
+    change_json,
+    make_study,
+    read_rows,
+    write_configuration,
+    write_rows,
+)
 
 from daso_bench.runner.config import load
 from daso_bench.runner.machine import environment
@@ -29,9 +42,22 @@ from daso_bench.runner.studies.prepare_data import Preparation
 from daso_bench.runner.training import checkpoint
 from daso_bench.strategies.errors import ConfigError
 
-MISSED: dict[str, str] = {}
-"""Cheats that are not noticed yet, with the reason; an entry that is noticed fails its test."""
+_MISSED_FOR = {
+    "the plan is not read": ["02", "03", "24", "25", "26", "27"],
+    "records are not compared with each other": ["01", "05", "06", "12", "19", "20", "21", "22", "29"],
+    "the digest of a data set's files does not cover what they hold": ["14"],
+    "the ledger does not name what is unequal": [
+        *("04", "07", "08", "09", "10", "11a", "11b", "13", "15", "16", "17", "23"),
+    ],
+    "the guard does not see a baseline that learnt nothing": ["28"],
+    "resume takes the checkpoint of another run": ["18"],
+    "the strip of checks is not on the page": ["page"],
+    "the plan is not read: the honest study is amber": ["honest"],
+}
+MISSED = {number: reason for reason, numbers in _MISSED_FOR.items() for number in numbers}
+"""By number: cheats that are not noticed yet, with the reason. An entry that is noticed fails its test."""
 
+_NOT_NOTICED = (AssertionError, pytest.fail.Exception)
 EXPECTED_AMBER = ("noise", "model error")  # of the honest study in virtual time
 Fixture = Callable[[str], StudyFolder]
 
@@ -71,24 +97,26 @@ def _make(name: str, root: Path, honest: StudyFolder | None) -> StudyFolder:
         case "real":
             return as_real(honest, root)
         case "settings":
-            own = {f"{arm}, {what}": f"{ARMS[arm]} {word}" for arm in ALL for what, word in SETTINGS.items()}
+            own = {
+                f"{arm} {number}": f"{ARMS[arm]} {word}" for arm in ALL for number, word in UNEQUAL.items()
+            }
             study = make_study(root, {"ddp": ARMS["ddp"], **own}, seeds=three, reuse=[honest])
         case "tuned":
-            rates = {"ddp": 0.05, "daso": 0.08, "halfway": 0.06}
+            rates = {"ddp": 0.1, "daso": 0.15, "halfway": 0.12}
             label = "study.tuned={arm} study.tune_space=optimizer.lr optimizer.lr={rate}"
             arms = {arm: f"{ARMS[arm]} {label.format(arm=arm, rate=rate)}" for arm, rate in rates.items()}
             study = make_study(root, arms, seeds=three)
         case "images":
             return _replaced_images(root)
         case "permissive":
-            own = "strategy=permissive optimizer.lr=0.1 cluster.links.inter.rate_gbit=25"
+            own = "strategy=permissive optimizer.lr=0.2 cluster.links.inter.rate_gbit=25"
             study = make_study(root, {"ddp": ARMS["ddp"], "permissive": own}, seeds=three, reuse=[honest])
         case "more seeds":
             study = honest.copy(root)
             add_runs(study, ["seed=5,6"], unix=2e9)
             return study
         case "rate 0":
-            study = make_study(root, words=["optimizer.lr=1e-9", "train.epochs=1"])
+            study = make_study(root, words=["optimizer.lr=1e-9"])
         case "better known":
             study = honest.copy(root)
             _store_points(study, 1.2)
@@ -100,13 +128,13 @@ def _make(name: str, root: Path, honest: StudyFolder | None) -> StudyFolder:
 
 
 def _store_points(study: StudyFolder, better: float) -> None:
-    """Samples to target of ten runs of ddp, that many times fewer than they needed, as known of the workload."""
+    """What is known of the workload: ten runs with that many times fewer samples than ddp needs here."""
     runs = [run for run in study.results().runs if run.strategy == "ddp"]
-    needed = [run.crossing.scored_samples / better for run in runs if run.crossing]
+    typical = geometric_mean([run.crossing.scored_samples for run in runs if run.crossing]) / better
     known = Reference(
         name="known",
         workload=workload_of(runs[0].config),
-        samples=tuple(needed),
+        samples=tuple(typical * (0.955 + 0.01 * number) for number in range(10)),
         missed=0,
         command="daso-bench pilot",
         date="2026-11-30",
@@ -116,10 +144,11 @@ def _store_points(study: StudyFolder, better: float) -> None:
 
 def _replaced_images(root: Path) -> StudyFolder:
     """The arms' images are others than the baseline's, of the same names and sizes."""
-    study = make_study(root, {"ddp": ARMS["ddp"], "halfway": ARMS["halfway"]}, seeds="")
+    study = StudyFolder(root / "again", root / "conf")
+    write_configuration(study.config_dir, {"ddp": ARMS["ddp"], "halfway": ARMS["halfway"]})
     words = ["dataset=imagefolder", f"dataset.root={root / 'images'}", "dataset.resize=8", "dataset.crop=8"]
-    words += ["+study=again", "launcher=simulated", "model=mlp", "cluster.nodes=2", "train.epochs=1"]
-    words += ["cluster.ranks_per_node=2", "train.eval_every_samples=64", "seed=0,1,2", f"results_dir={root}"]
+    words += ["+study=again", "train.epochs=1", "train.eval_every_samples=64", "seed=0,1,2"]
+    words += ["train.target=null", f"results_dir={root}"]
     _draw(root / "images", 0)
     asked = load.requests(words, sweep=True, cwd=root, config_dir=study.config_dir)
     plan = plan_of(asked)
@@ -154,6 +183,10 @@ def words_of(results: Results) -> str:
     return "\n".join(line for each in lines for line in each if line)
 
 
+def names(cheat: Cheat, said: str) -> bool:
+    return bool(re.search(cheat.says, said, re.IGNORECASE))
+
+
 def unmarked(study: Speedups, label: str) -> bool:
     """Whether a ratio of that arm stands there as if nothing were wrong."""
     lines = [line for line in study.shown if line.arm.label == label]
@@ -185,11 +218,19 @@ def results_of_study(study_of: Fixture) -> Callable[[str], Results]:
     return give
 
 
-def marks(name: str) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.xfail(strict=True, reason=MISSED[name])] if name in MISSED else []
+def marks(number: str) -> list[pytest.MarkDecorator]:
+    return (
+        [pytest.mark.xfail(strict=True, raises=_NOT_NOTICED, reason=MISSED[number])]
+        if number in MISSED
+        else []
+    )
 
 
-@pytest.mark.parametrize("cheat", [pytest.param(each, id=each.name, marks=marks(each.name)) for each in CHEATS])
+def cases(cheats: Sequence[Cheat]) -> list[Any]:
+    return [pytest.param(each, id=each.name, marks=marks(each.name.split()[0])) for each in cheats]
+
+
+@pytest.mark.parametrize("cheat", cases(CHEATS))
 def test_cheat_is_noticed(
     cheat: Cheat, study_of: Fixture, results_of_study: Callable[[str], Results], tmp_path: Path
 ) -> None:
@@ -200,14 +241,17 @@ def test_cheat_is_noticed(
         study = study_of(cheat.of).copy(tmp_path)
         cheat.do(study)
         results = study.results()
-        assert not re.search(cheat.says, words_of(results_of_study(cheat.of)), re.IGNORECASE)
-    assert re.search(cheat.says, words_of(results), re.IGNORECASE), words_of(results)
+        assert not names(cheat, words_of(results_of_study(cheat.of)))
+    said = words_of(results)
+    if cheat.of == "settings":  # twelve cheats in one study: each has to be named with its arm
+        said = "\n".join(line for line in said.splitlines() if cheat.marked[0] in line)
+    assert names(cheat, said), said
     for label in cheat.marked:
         assert holds(results, label) == []
-        assert not any(unmarked(each, label) for each in results.speedups), label
+        assert [each.comparison.study for each in results.speedups if unmarked(each, label)] == []
 
 
-@pytest.mark.parametrize("world", ["virtual", "real"])
+@pytest.mark.parametrize("world", [pytest.param(each, marks=marks("honest")) for each in ("virtual", "real")])
 def test_honest_study_raises_no_alarm(world: str, results_of_study: Callable[[str], Results]) -> None:
     (study,) = results_of_study(world).speedups
     assert [line.arm.label for line in study.lines] == list(ALL)
@@ -216,3 +260,48 @@ def test_honest_study_raises_no_alarm(world: str, results_of_study: Callable[[st
     levels = {check.name: check.level for check in study.checks}
     allowed = {name: "amber" if name in EXPECTED_AMBER else "green" for name in levels}
     assert {name for name in levels if levels[name] not in ("green", allowed[name])} == set()
+
+
+@pytest.mark.parametrize("number", [pytest.param("18", marks=marks("18"))])
+def test_checkpoint_of_another_run_is_refused(
+    number: str, study_of: Fixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interrupted run gets the checkpoint of a run that learnt for longer, with another seed."""
+    monkeypatch.setattr(checkpoint, "drop_resume_states", lambda folder: None)
+    study = StudyFolder(tmp_path / "again", study_of("virtual").config_dir)
+    add_runs(study, ["seed=0,1", "study.arm=ddp", "train.checkpoint_every_samples=600"])
+    interrupted, other = study.runs("ddp")
+    rows = read_rows(interrupted / "metrics.jsonl")
+    write_rows(interrupted / "metrics.jsonl", [row for row in rows if row["step"] <= 10])
+    change_json(
+        interrupted / "status.json",
+        lambda status: status.update(status="failed", reason="killed", summary=None),
+    )
+    shutil.rmtree(interrupted / "checkpoints")
+    shutil.copytree(other / "checkpoints", interrupted / "checkpoints")
+    with pytest.raises(ConfigError, match=other.name):
+        run_here(RunDirectory(interrupted))
+
+
+SHOWN = ("04 other host", "05 times", "26 no plan", "28 nothing")
+
+
+@pytest.mark.parametrize(
+    "cheat",
+    [
+        pytest.param(each, id=each.name, marks=marks("page"))
+        for each in CHEATS
+        if each.name.startswith(SHOWN) and "halfway" not in each.name
+    ],
+)
+def test_first_page_says_it(
+    cheat: Cheat, study_of: Fixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "picture", lambda plot, output: replace(plot, failure="left out"))
+    study = study_of(cheat.of).copy(tmp_path)
+    cheat.do(study)
+    page = build.report(study.path, tmp_path / "report", study.config_dir).read_text()
+    (results,) = study.results().speedups
+    checks = [check for check in results.checks if check.level != "green"]
+    assert checks
+    assert [check.sentence for check in checks if escape(check.sentence) not in page] == []
