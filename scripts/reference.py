@@ -3,10 +3,10 @@
     python scripts/reference.py mission          compare; exit code 1 if a table is missing or differs
     python scripts/reference.py mission write    store the new tables, and their numbers in README.md
 
-(`make reference only=mission`, `make reference only=mission with=write`.) A folder's `reference.yaml` says how:
+(`make reference only=mission`, with `with=write` to store.) A folder's `reference.yaml` says how:
 
     commands: [daso-bench +study=mission]   run one after the other in an empty folder, one thread each
-    report: results/mission                 whose report is stored; or `output`, the folder that commands wrote
+    report: results/mission                 whose report is stored; or `output`: what commands wrote
     files: [runs.csv, arms.csv]             what is stored of it; tables are compared, number by number
     measured: false                         true: in real time, so that other numbers are no error
     commit, date, seconds                   of the stored numbers; written by this script
@@ -15,6 +15,7 @@ A number is stored with six significant digits. It differs if it is more than on
 """
 
 import csv
+import json
 import os
 import shlex
 import shutil
@@ -39,16 +40,61 @@ FILE, README = "reference.yaml", "README.md"
 BEGIN, END = "<!-- numbers: written by `make reference only=NAME with=write` -->", "<!-- end of numbers -->"
 DIGITS, LEAST = 6, Decimal("1e-9")  # significant digits stored; relative difference that is rounding
 SHOWN = 10  # differences that are printed, of each table
-# Where and when a run was made is no part of its numbers; nor is with which versions, as long as all arms agree.
+# Where, when and with which versions a run was made is no part of its numbers, if all arms agree.
 PLACES = ("calendar_s", "run_directory")
 VERSIONS = ("Python", "packages", "daso-bench", "commit", "local changes, hash", "system", "nodes")
+# What README.md shows of the tables: heading and column; see `_cell`.
+SHOWN_COLUMNS: Mapping[str, Mapping[str, str]] = {
+    "speedups.csv": {
+        "size": "size",
+        "baseline": "baseline",
+        "arm": "arm",
+        "runs": "runs",
+        "same epochs, times as fast": "fixed_work ±",
+        "until the target": "to_target ±",
+        "final metric, points": "quality_points ±",
+        "no arm can exceed": "bound",
+        "noise floor, same epochs": "fixed_work_noise_floor %",
+        "noise floor, until the target": "to_target_noise_floor %",
+    },
+    "claims.csv": {
+        "claim": "claim",
+        "arm": "arm",
+        "measured here": "measured",
+        "verdict": "verdict",
+        "remarks": "remarks",
+    },
+    "efficiency.csv": {
+        "arm": "arm",
+        "samples/s": "samples_per_s",
+        "efficiency": "efficiency ±",
+        "computing": "share_compute %",
+        "level 1": "share_blocked_on_intra %",
+    },
+    "readers.csv": {
+        "size": "size",
+        "reader": "arm",
+        "still cached": "still_cached",
+        "reads": "reads",
+        "jumps": "jumps",
+        "waited, s": "waited_s",
+        "times as fast": "times_as_fast ±",
+    },
+    "tuning.csv": {
+        "arm": "arm",
+        "trials": "trials",
+        "failed": "failed_trials",
+        "winner": "winner",
+        "regret of the default": "regret ±",
+    },
+}
 
 Table = list[dict[str, str]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredStudy:
-    """What `reference.yaml` says; see the first lines of this file. Exactly one of report, output is given."""
+    """What `reference.yaml` says; see the first lines of this file. One of report, output is given."""
 
     commands: Sequence[str]
     files: Sequence[str]
@@ -87,7 +133,9 @@ def compare(study: StoredStudy, stored: Path, new: Path) -> list[str]:
     """A sentence for each file that is missing, and for each that differs; tables alone are read."""
     found: list[str] = []
     for name in study.files:
-        missing = [place for place, folder in (("stored", stored), ("made", new)) if not (folder / name).is_file()]
+        missing = [
+            place for place, folder in (("stored", stored), ("made", new)) if not (folder / name).is_file()
+        ]
         if missing:
             found.append(f"{name}: not {' and not '.join(missing)}")
         elif name.endswith(".csv") and (wrong := differences(table_of(stored / name), table_of(new / name))):
@@ -158,7 +206,7 @@ def table_of(file: Path) -> Table:
 
 
 def write_numbers(folder: Path) -> None:
-    """Replace the block of numbers in the folder's README.md. Raises ValueError where it has no such block."""
+    """Replace the block of numbers in the folder's README.md. Raises ValueError where it has none."""
     file = folder / README
     head, begin, rest = file.read_text(encoding="utf-8").partition(BEGIN)
     _, end, tail = rest.partition(END)
@@ -168,64 +216,74 @@ def write_numbers(folder: Path) -> None:
 
 
 def numbers(folder: Path) -> str:
-    """How the numbers were made; ratios, bounds and noise floors; and verdicts, as Markdown."""
+    """How the numbers were made, and what SHOWN_COLUMNS says of the stored tables, as Markdown."""
     study = read(folder)
     minutes, seconds = divmod(study.seconds, 60)
     took = f", in {minutes} min {seconds} s" if study.seconds else ""
     where = "measured in real time" if study.measured else "in virtual time"
     lines = [f"Made at commit `{study.commit[:7]}`, {study.date}{took}, {where}, by", "", "```"]
-    lines += [*study.commands, "```", ""]
-    if "speedups.csv" in study.files:
-        lines += [*_ratios(table_of(folder / "speedups.csv")), ""]
-    if "claims.csv" in study.files:
-        lines += ["| claim | measured here | verdict |", "|---|---|---|"]
-        lines += [
-            f"| `{row['claim']}` | {row['measured']} | *{row['verdict']}* {row['remarks']} |"
-            for row in table_of(folder / "claims.csv")
-        ]
-        lines.append("")
-    return "\n".join(lines)
+    lines += [*study.commands, "```"]
+    for name, columns in SHOWN_COLUMNS.items():
+        if name in study.files and (folder / name).is_file():
+            lines += ["", f"`{name}`:", "", *_markdown(table_of(folder / name), columns)]
+    if "summary.json" in study.files:
+        lines += ["", *_errors(folder / "summary.json")]
+    return "\n".join([*lines, ""])
 
 
-def _ratios(rows: Table) -> list[str]:
-    places = [key for key in ("size", "baseline") if len({row[key] for row in rows}) > 1]
-    head = [*places, "arm", "runs", "same epochs, times as fast", "to the target", "final metric, points"]
-    head += ["at most", "noise floor, same epochs", "to the target"]
-    cells = [
-        [
-            *(row[key] for key in (*places, "arm", "runs")),
-            *(_interval(row, name) for name in ("fixed_work", "to_target", "quality_points")),
-            _short(row["bound"]),
-            *(_percent(row[f"{name}_noise_floor"]) for name in ("fixed_work", "to_target")),
-        ]
-        for row in rows
+def _markdown(rows: Table, columns: Mapping[str, str]) -> list[str]:
+    """A table without the columns that are empty in all rows."""
+    cells = {head: [_cell(row, column) for row in rows] for head, column in columns.items()}
+    cells = {head: column for head, column in cells.items() if any(column)}
+    body = [[column[number] or "–" for column in cells.values()] for number in range(len(rows))]
+    return [f"| {' | '.join(line)} |" for line in (cells, ["---"] * len(cells), *body)]
+
+
+def _cell(row: Mapping[str, str], column: str) -> str:
+    """`name`: as it stands, numbers in three digits; `name %`; `name ±`: with its interval."""
+    name, _, kind = column.partition(" ")
+    text = row[name]
+    if not text:
+        return ""
+    if kind == "%":
+        return f"{100 * float(text):.2g} %"
+    if kind == "±":
+        low, high = _short(row[f"{name}_low"]), _short(row[f"{name}_high"])
+        return f"{row.get(f'{name}_bound') or ''}{_short(text)} [{low}, {high}]"
+    return _short(text)
+
+
+def _short(text: str) -> str:
+    """A number that is not whole in three digits; any other text as it is."""
+    try:
+        value = float(text)
+    except ValueError:
+        return text
+    number = f"{value:#.3g}".rstrip(".") if abs(value) < 1000 else f"{value:,.0f}"
+    return number if "." in text else text
+
+
+def _errors(file: Path) -> list[str]:
+    """Of `daso-bench validate`: errors of virtual time, and their mean with its sign."""
+    lines = [
+        "| error of virtual time | pairs | median | 95th percentile | mean, signed |",
+        "|---|---|---|---|---|",
     ]
-    baselines = ", ".join(f"`{name}`" for name in dict.fromkeys(row["baseline"] for row in rows))
-    lines = [f"Over {baselines}; intervals of 95 %; \"at most\": what no arm can exceed.", ""]
-    lines += [f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *cells)]
+    for what, error in json.loads(file.read_text(encoding="utf-8"))["errors"].items():
+        values = [f"{100 * error[key]:.1f} %" for key in ("median", "p95")] + [
+            f"{100 * error['bias']:+.1f} %"
+        ]
+        lines.append(f"| {what} | {error['count']} | {' | '.join(values)} |")
     return lines
-
-
-def _interval(row: Mapping[str, str], name: str) -> str:
-    if not row[name]:
-        return "–"
-    low, high = _short(row[f"{name}_low"]), _short(row[f"{name}_high"])
-    return f"{row.get(f'{name}_bound') or ''}{_short(row[name])} [{low}, {high}]"
-
-
-def _short(cell: str) -> str:
-    return f"{float(cell):.3g}" if cell else "–"
-
-
-def _percent(cell: str) -> str:
-    return f"{100 * float(cell):.2g} %" if cell else "–"
 
 
 def _commit() -> str:
     """The present commit. Raises ValueError where something other than results/ was changed since."""
 
     def git(*words: str) -> str:
-        return subprocess.run(["git", *words], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+        return subprocess.run(
+            ["git", *words], cwd=ROOT, check=True, capture_output=True, text=True
+        ).stdout.strip()
 
     if changed := git("status", "--porcelain", "--", ".", ":!results"):
         raise ValueError(f"numbers are stored of a commit alone; changed since the last one:\n{changed}")

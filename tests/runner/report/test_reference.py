@@ -27,7 +27,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder(tmp_path: Path) -> Path:
     """A folder of results/reference without tables."""
     (tmp_path / reference.FILE).write_text(yaml.safe_dump(TREE))
-    (tmp_path / reference.README).write_text(f"Tiny.\n\n{reference.BEGIN}\n{reference.END}\n\nIt says little.\n")
+    (tmp_path / reference.README).write_text(
+        f"Tiny.\n\n{reference.BEGIN}\n{reference.END}\n\nIt says little.\n"
+    )
     return tmp_path
 
 
@@ -57,7 +59,7 @@ def test_numbers_of_the_readme_are_those_of_the_tables(made: Path, folder: Path)
     assert "Made at commit `abcdef0`" in text
     assert "in 1 min 1 s" in text
     (row,) = reference.table_of(folder / "speedups.csv")
-    assert f"| daso | 3 | {float(row['fixed_work']):.3g} [" in text
+    assert f"| daso | 3 | {float(row['fixed_work']):#.3g} [" in text
     reference.write_numbers(folder)  # once more: nothing is doubled
     assert (folder / reference.README).read_text() == text
     (folder / reference.README).write_text("no block")
