@@ -158,7 +158,7 @@ def _cut_records(study: StudyFolder, arm: str) -> None:
         write_rows(run / "metrics.jsonl", rows[: len(rows) // 2])
 
 
-def _copy_a_folder(study: StudyFolder) -> None:
+def copy_a_folder(study: StudyFolder) -> None:
     run = study.runs("daso")[0]
     shutil.copytree(run, run.with_name(run.name + "_copy"))
 
@@ -266,8 +266,8 @@ UNEQUAL = {
 
 CHEATS = [
     *_for_each("01", "named as another strategy", _names_another_strategy, r"\b(slowmo|hsgd)\b"),
-    Cheat("02 a seed deleted in all arms", r"\b4\b.*(missing|not there|absent)", do=_delete_a_seed),
-    *_for_each("03", "a seed deleted", _delete_a_seed_of, r"\b1\b.*(missing|not there|absent)"),
+    Cheat("02 a seed deleted in all arms", r"\b4 of 20 planned runs\b", do=_delete_a_seed),
+    *_for_each("03", "a seed deleted", _delete_a_seed_of, r"\b1 of 20 planned runs\b"),
     *_for_each("04", "other software", _other_software, r"\b(python|packages?|commits?)\b", "real"),
     *_for_each("04", "other host", _other_host, r"\b(hosts?|nodes|machines?)\b", "real"),
     *_for_each("05", "times shortened in one file", _shorten_times, r"\b(training time|train_s|intervals)\b"),
@@ -285,7 +285,6 @@ CHEATS = [
     Cheat("16 a hog beside the baseline", r"\b(busy|core)\b", of="real", do=_hog_beside_the_baseline),
     Cheat("17 all baseline runs first", r"\b(came first|order)\b", of="real", do=_baseline_first),
     *_for_each("19", "records cut at half", _cut_records, r"\b(summary|steps|cut|ended)\b"),
-    Cheat("20 a folder copied", r"\b(twice|copies|copy|copied)\b", (), do=_copy_a_folder),
     Cheat(
         "21 all runs copied under new seeds",
         r"\b(same|equal|identical|copy|copies)\b",
@@ -296,7 +295,7 @@ CHEATS = [
     Cheat("24 the target changed afterwards", r"target", do=_change_the_target),
     Cheat("25 seeds added after a look", r"\b(added|later|after)\b", of="more seeds"),
     Cheat("26 no plan", r"no plan", do=_no_plan),
-    *_for_each("27", "a failed run not repeated", _failed_run, r"(failed|missing|did not finish)"),
+    *_for_each("27", "a failed run not repeated", _failed_run, r"\b1 of 20 planned runs\b"),
     Cheat(
         "28 nothing learns",
         r"\b(missed (its|the) target|reached (its|the) target|learnt|chance)\b",
@@ -305,4 +304,4 @@ CHEATS = [
     Cheat("29 virtual time called slurm", r"(slurm|simulated)", (), do=_called_slurm),
     Cheat("30 a baseline 1.2 times worse", r"\b(weak|worse|more samples)\b", of="better known"),
 ]
-"""All but number 18, which ends in an error of `resume`: see test_cheats.py."""
+"""All but 18, which ends in an error of `resume`, and 20, which changes no number: see test_cheats.py."""

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from asking import run_here
-from cheats import ALL, CHEATS, UNEQUAL, Cheat
+from cheats import ALL, CHEATS, UNEQUAL, Cheat, copy_a_folder
 from PIL import Image
 from rich.console import Console
 from study_folder import (
@@ -147,7 +147,7 @@ def _replaced_images(root: Path) -> StudyFolder:
     study = StudyFolder(root / "again", root / "conf")
     write_configuration(study.config_dir, {"ddp": ARMS["ddp"], "halfway": ARMS["halfway"]})
     words = ["dataset=imagefolder", f"dataset.root={root / 'images'}", "dataset.resize=8", "dataset.crop=8"]
-    words += ["+study=again", "train.epochs=1", "train.eval_every_samples=64", "seed=0,1,2"]
+    words += ["+study=again", "train.epochs=6", "train.eval_every_samples=64", "seed=0,1,2"]
     words += ["train.target=null", f"results_dir={root}"]
     _draw(root / "images", 0)
     asked = load.requests(words, sweep=True, cwd=root, config_dir=study.config_dir)
@@ -177,9 +177,12 @@ def _draw(folder: Path, level: int) -> None:
 
 
 def words_of(results: Results) -> str:
-    """What the checks that are not green say, line by line."""
+    """What the checks that are not green say, line by line; and why runs count in nothing."""
     checks = [check for study in results.speedups for check in study.checks if check.level != "green"]
     lines = [(check.sentence, *check.details, *check.forbids.values(), check.exploratory) for check in checks]
+    lines += [
+        getattr(run, "distrusted", ()) for run in results.runs
+    ]  # where no run counts, there is no check
     return "\n".join(line for each in lines for line in each if line)
 
 
@@ -226,6 +229,11 @@ def marks(number: str) -> list[pytest.MarkDecorator]:
     )
 
 
+def known(number: str) -> Callable[[Any], Any]:
+    """Marks a test of one cheat."""
+    return next(iter(marks(number)), lambda test: test)
+
+
 def cases(cheats: Sequence[Cheat]) -> list[Any]:
     return [pytest.param(each, id=each.name, marks=marks(each.name.split()[0])) for each in cheats]
 
@@ -262,9 +270,9 @@ def test_honest_study_raises_no_alarm(world: str, results_of_study: Callable[[st
     assert {name for name in levels if levels[name] not in ("green", allowed[name])} == set()
 
 
-@pytest.mark.parametrize("number", [pytest.param("18", marks=marks("18"))])
+@known("18")
 def test_checkpoint_of_another_run_is_refused(
-    number: str, study_of: Fixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    study_of: Fixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An interrupted run gets the checkpoint of a run that learnt for longer, with another seed."""
     monkeypatch.setattr(checkpoint, "drop_resume_states", lambda folder: None)
@@ -283,7 +291,25 @@ def test_checkpoint_of_another_run_is_refused(
         run_here(RunDirectory(interrupted))
 
 
-SHOWN = ("04 other host", "05 times", "26 no plan", "28 nothing")
+@known("20")
+def test_copied_folder_is_said_once(study_of: Fixture, tmp_path: Path) -> None:
+    study = study_of("virtual").copy(tmp_path)
+    (honest,) = study.results().speedups
+    copy_a_folder(study)
+    (copied,) = study.results().speedups
+    said = [line for check in copied.checks for line in (check.sentence, *check.details) if "copy" in line]
+    assert len(said) == 1
+    assert "found twice" in said[0]
+    # It counts once, and nothing else is said of it.
+    assert [line.fixed_work for line in copied.lines] == [line.fixed_work for line in honest.lines]
+    assert [check.sentence for check in copied.checks] == [check.sentence for check in honest.checks]
+
+
+SHOWN = ("04 other host", "05 times", "26 no plan", "28 nothing", "29")
+
+
+def unquoted(page: str) -> str:
+    return page.replace("&#39;", "'").replace("&#34;", '"').replace("&quot;", '"')
 
 
 @pytest.mark.parametrize(
@@ -301,7 +327,10 @@ def test_first_page_says_it(
     study = study_of(cheat.of).copy(tmp_path)
     cheat.do(study)
     page = build.report(study.path, tmp_path / "report", study.config_dir).read_text()
-    (results,) = study.results().speedups
-    checks = [check for check in results.checks if check.level != "green"]
-    assert checks
-    assert [check.sentence for check in checks if escape(check.sentence) not in page] == []
+    results = study.results()
+    said = {check.sentence for each in results.speedups for check in each.checks if check.level != "green"}
+    said = said or {line for run in results.runs for line in getattr(run, "distrusted", ())}
+    assert said
+    assert [
+        sentence for sentence in sorted(said) if escape(sentence, quote=False) not in unquoted(page)
+    ] == []
