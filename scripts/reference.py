@@ -226,7 +226,7 @@ def numbers(folder: Path) -> str:
     for name, columns in SHOWN_COLUMNS.items():
         if name in study.files and (folder / name).is_file():
             lines += ["", f"`{name}`:", "", *_markdown(table_of(folder / name), columns)]
-    if "summary.json" in study.files:
+    if "summary.json" in study.files and (folder / "summary.json").is_file():
         lines += ["", *_errors(folder / "summary.json")]
     return "\n".join([*lines, ""])
 
