@@ -15,7 +15,6 @@ A number is stored with six significant digits. It differs if it is more than on
 """
 
 import csv
-import json
 import os
 import shlex
 import shutil
@@ -27,7 +26,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal, InvalidOperation
+from math import log
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 import yaml
@@ -226,8 +227,8 @@ def numbers(folder: Path) -> str:
     for name, columns in SHOWN_COLUMNS.items():
         if name in study.files and (folder / name).is_file():
             lines += ["", f"`{name}`:", "", *_markdown(table_of(folder / name), columns)]
-    if "summary.json" in study.files and (folder / "summary.json").is_file():
-        lines += ["", *_errors(folder / "summary.json")]
+    if "pairs.csv" in study.files:
+        lines += ["", *_errors(table_of(folder / "pairs.csv"))]
     return "\n".join([*lines, ""])
 
 
@@ -263,18 +264,39 @@ def _short(text: str) -> str:
     return number if "." in text else text
 
 
-def _errors(file: Path) -> list[str]:
-    """Of `daso-bench validate`: errors of virtual time, and their mean with its sign."""
+def _errors(pairs: Table) -> list[str]:
+    """Errors of virtual time, ln(simulated / emulated), over the pairs of `daso-bench validate`."""
+    worlds = ("simulated", "emulated")
+
+    def seconds(row: Mapping[str, str]) -> list[float]:
+        return [float(row[f"{world}_step_s"]) for world in worlds]
+
+    def place(row: Mapping[str, str]) -> tuple[str, ...]:
+        return tuple(row[key] for key in ("study", "configuration", "seed"))
+
+    baselines = {place(row): seconds(row) for row in pairs if row["arm"] == "ddp"}
+    against = [
+        (baselines[place(row)], seconds(row))
+        for row in pairs
+        if place(row) in baselines and row["arm"] != "ddp"
+    ]
+    errors = {
+        "time of a step": [log(here / there) for here, there in map(seconds, pairs)],
+        "speed-up over `ddp`": [log(base[0] / arm[0] * arm[1] / base[1]) for base, arm in against],
+        "time to target": [
+            log(float(row["simulated_target_s"]) / float(row["emulated_target_s"]))
+            for row in pairs
+            if row["emulated_target_s"] and row["simulated_target_s"]
+        ],
+    }
     lines = [
-        "| error of virtual time | pairs | median | 95th percentile | mean, signed |",
+        "| error of virtual time, ln | pairs | mean | standard deviation | largest |",
         "|---|---|---|---|---|",
     ]
-    for what, error in json.loads(file.read_text(encoding="utf-8"))["errors"].items():
-        values = [f"{100 * error[key]:.1f} %" for key in ("median", "p95")] + [
-            f"{100 * error['bias']:+.1f} %"
-        ]
-        lines.append(f"| {what} | {error['count']} | {' | '.join(values)} |")
-    return lines
+    return lines + [
+        f"| {what} | {len(each)} | {mean(each):+.3f} | {stdev(each):.3f} | {max(each, key=abs):+.3f} |"
+        for what, each in errors.items()
+    ]
 
 
 def _commit() -> str:
