@@ -73,14 +73,6 @@ class StudyFolder:
     def plan(self) -> list[Row]:
         return read_rows(self.path / FILE)
 
-    def plan_without(self, names: Iterable[str], *, arm: str | None = None) -> None:
-        """Takes runs (and an arm) out of the plan, as if they had never been declared."""
-        gone, rows = set(names), self.plan
-        for row in rows:
-            row["runs"] = [run for run in row["runs"] if run not in gone]
-            row["arms"] = [name for name in row["arms"] if name != arm]
-        write_rows(self.path / FILE, rows)
-
     def plan_renamed(self, names: Mapping[str, str]) -> None:
         """Replaces the ids of runs in the plan."""
         rows = self.plan
