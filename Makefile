@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 only ?=
 with ?=
 
-.PHONY: demo test lint bench bench-gpu docs mutants placebo chaos clean
+.PHONY: demo test lint bench bench-gpu docs mutants placebo simulations reference chaos clean
 
 demo: $(VENV)/.base ## environment; ddp and daso as real processes, then `+study=quick` in virtual time; where the report is
 	$(BIN)/daso-bench +study=quick launcher=local cluster=laptop strategy=ddp,daso seed=0
@@ -30,6 +30,12 @@ mutants: $(VENV)/.dev ## faults planted in strategies and the loop, and how many
 
 placebo: $(VENV)/.dev ## 100 whole studies of ddp against itself under another name: how many say that it is faster
 	DASO_BENCH_STUDIES=100 $(BIN)/python -m pytest -q -s tests/runner/report/test_simulated_studies.py
+
+simulations: $(VENV)/.dev ## the simulated studies behind intervals, verdicts and planning, with 2,000 studies a cell
+	DASO_BENCH_STUDIES=2000 $(BIN)/python -m pytest -q tests/runner/report/statistics --timeout=3600
+
+reference: $(VENV)/.base ## numbers of results/reference made again: `make reference only=NAME` compares, with=write stores
+	$(BIN)/python scripts/reference.py $(only) $(with)
 
 chaos: $(VENV)/.dev ## 100 random kills over a sweep of 24 runs, local and on the development cluster, which must be up
 	eval "$$(scripts/slurm/dev_cluster env)" && $(BIN)/python tests/cluster/chaos.py --kills 100 --runs 24

@@ -1,5 +1,6 @@
 """The sentences of page one: what is recommended, what was shown, and what could have been seen."""
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from daso_bench.runner.report import answers, words
 from daso_bench.runner.report.checks.check import Check
 from daso_bench.runner.report.claims.judge import judge
 from daso_bench.runner.report.claims.paper_claims import load
-from daso_bench.runner.report.claims.speedups import Speedups, speedups_of
+from daso_bench.runner.report.claims.speedups import Speedups, smallest_gain, speedups_of
 from daso_bench.runner.report.statistics.noise_floor import NoiseFloor
 from daso_bench.runner.report.statistics.welch import Times, welch
 
@@ -112,13 +113,12 @@ def test_the_limits_are_the_bound_and_the_smallest_gain_that_shows(study: Speedu
     found = of(study, "ednncomm")
     sentence = answers.limits(found)
     assert sentence.startswith("At most 30 % of the baseline's time (1.43×) could be saved here")
-    ratio = there(found.lines[0].fixed_work)
-    least, floor = there(answers.smallest_gain(found)), there(found.fixed_floor.floor)
-    assert least == pytest.approx((ratio.high / ratio.low) ** (1.43 / 2) * (1 + floor))
+    ratio, floor = there(found.lines[0].fixed_work), there(found.fixed_floor.floor)
+    least = smallest_gain(ratio, floor)
+    assert least == pytest.approx(math.exp(ratio.estimate.detectable) * (1 + floor))
     assert f"With 5 runs an arm, a gain below {words.factor(least)}" in sentence
     none = replace(found.lines[0], fixed_work=None, to_target=None)
     unknown = replace(found, lines=[none], fixed_floor=NoiseFloor(clock=None, fresh=None))
-    assert answers.smallest_gain(unknown) is None
     assert "Which gain would show is not known" in answers.limits(unknown)
 
 
