@@ -129,7 +129,9 @@ def _conditions(claim: Claim, study: Speedups, line: ArmSpeedup, table: list[Fai
     )
     # How many samples a second a machine does has nothing to do with what is learnt.
     untrained = study.guard.untrained if study.guard and claim.headline != "efficiency" else ""
+    by_checks = _by_checks(claim, study, line.arm)
     forbidden = (
+        *(why for name, why in by_checks if name == "records intact"),
         *study.forbidden,
         *([untrained] if untrained else []),
         *(() if any_ddp else study.wrong),
@@ -146,12 +148,12 @@ def _conditions(claim: Claim, study: Speedups, line: ArmSpeedup, table: list[Fai
         own_conditions=not (differs or not_stated or other),
         differs=differs,
         not_stated=not_stated,
-        forbidden=forbidden or _by_checks(claim, study, line.arm),
+        forbidden=forbidden or tuple(why for _, why in by_checks),
     )
 
 
-def _by_checks(claim: Claim, study: Speedups, arm: Arm) -> tuple[str, ...]:
-    """Why the checks of the study forbid a verdict on this pair of arms."""
+def _by_checks(claim: Claim, study: Speedups, arm: Arm) -> list[tuple[str, str]]:
+    """Names of the checks of the study that forbid a verdict on this pair of arms, and why."""
     found = [
         (check.name, label, check.forbids[label])
         for check in study.checks
@@ -160,9 +162,11 @@ def _by_checks(claim: Claim, study: Speedups, arm: Arm) -> tuple[str, ...]:
     ]
     # A claim that names its comparator needs no strong baseline.
     named = "baseline strong" if study.against is not study.baseline else ""
-    return tuple(
-        f"{label}: {why}" for name, label, why in found if name != named and why != alone(claim.headline)
-    )
+    return [
+        (name, f"{label}: {why}")
+        for name, label, why in found
+        if name != named and why != alone(claim.headline)
+    ]
 
 
 def _bound(claim: Claim, study: Speedups, line: ArmSpeedup, floor: float) -> Bound:

@@ -249,6 +249,14 @@ class Ratio:
         return self.alternative.interval.exponential() if self.alternative else None
 
     @property
+    def simulated(self) -> "Ratio":
+        """The ratio of the times as they are recorded: without the model error."""
+        if self.model_error is None:
+            return self
+        difference = self.estimate.difference + self.model_error.bias
+        return replace(self, estimate=replace(self.estimate, difference=difference, fixed=()))
+
+    @property
     def p_no_gain(self) -> float:
         """One-sided p of "the true ratio is at most 1"; 1 where only an upper bound is known."""
         return 1.0 if self.side == "≤" else self.estimate.p_not_above_0

@@ -301,7 +301,12 @@ CHEATS = [
         r"\b(missed (its|the) target|reached (its|the) target|learnt|chance)\b",
         of="rate 0",
     ),
-    Cheat("29 virtual time called slurm", r"(slurm|simulated)", (), do=_called_slurm),
+    Cheat(
+        "29 virtual time called slurm",
+        r"launcher=slurm, environment.json was written by simulated",
+        (),
+        do=_called_slurm,
+    ),
     Cheat("30 a baseline 1.2 times worse", r"\b(weak|worse|more samples)\b", of="better known"),
 ]
 """All but 18, which ends in an error of `resume`, and 20, which changes no number: see test_cheats.py."""
