@@ -32,8 +32,8 @@ def _cluster(run: Run) -> str:
     counts = ranks if isinstance(ranks, list) else [ranks]
     shape = f"{nodes}×{counts[0]}" if len(set(counts)) == 1 else "+".join(map(str, counts))
     kind = (cluster.get("device") or {}).get("kind")
-    kinds = {kind} if isinstance(kind, str) else set(kind or ())
-    devices = {"cuda": "GPUs", "cpu": "CPU ranks"}.get(kinds.pop() if len(kinds) == 1 else "", "ranks")
+    kinds = [kind] if isinstance(kind, str) else sorted(set(kind or ()))
+    devices = " and ".join(filter(None, kinds)) or "ranks"
     rate = ((cluster.get("links") or {}).get("inter") or {}).get("rate_gbit")
     return f"{shape} {devices}" + (f" at {rate:g} Gbit/s" if isinstance(rate, int | float) else "")
 

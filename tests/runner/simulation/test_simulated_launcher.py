@@ -41,7 +41,7 @@ def test_a_run_is_like_any_other_and_says_what_it_is(capsys: pytest.CaptureFixtu
     assert code_of("report", "results/runs", "--output", "report") == 0
     page = Path("report/index.html").read_text()
     assert "simulated: real gradients, the time of a modelled cluster" in page
-    assert "10 Gbit/s a card between nodes, V100" in page
+    assert "over 2×2 V100 at 10 Gbit/s" in page
     figures = list(Path("report").glob("*.svg"))
     assert figures
     assert all(

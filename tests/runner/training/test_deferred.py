@@ -40,6 +40,7 @@ def test_copies_beyond_the_memory_are_dropped_and_counted():
 def test_a_checkpoint_judges_what_waits_and_a_resumed_run_goes_on_alike(tmp_path: Path):
     def once(folder: Path, steps: int | None, attempt: int = 1) -> SimulatedRun:
         cfg = config("sgp", max_steps=steps, eval_every_samples=32, checkpoint_every_samples=80)
+        cfg.__dict__["run_id"] = "one run"  # cut after `steps` steps, it is the same run
         return simulate(cfg, cfg.dataset.load(), checkpoints=folder, attempt=attempt)
 
     whole = evaluations(once(tmp_path / "whole", None))
