@@ -352,18 +352,11 @@ class DASO(Strategy):
         self.wait_pending()
         return {
             **super().state_dict(),
-            "nodes": self.nodes,
-            "ranks_per_node": self.ranks_per_node,
             "rule": [self.rule.sync_every, self.rule.wait_batches, self.rule.best, self.rule.bad_epochs],
             "pending": [[t.start, t.due, t.local_rank, t.buffer] for t in self.pending],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if (state["nodes"], state["ranks_per_node"]) != (self.nodes, self.ranks_per_node):
-            raise ConfigError(
-                f"this checkpoint is of {state['nodes']} nodes x {state['ranks_per_node']} ranks, "
-                f"the run has {self.nodes} x {self.ranks_per_node}: daso resumes only on the same shape"
-            )
         super().load_state_dict(state)
         self.rule = PlateauRule(self.config, *state["rule"])
         here = self.replica.here

@@ -311,14 +311,9 @@ class Heterogeneous(Strategy):
 
     def state_dict(self) -> dict[str, Any]:
         times = torch.tensor([list(self.compute_ns), list(self.forward_ns)], dtype=torch.int64)
-        return {**super().state_dict(), "ranks": self.ranks, "times_ns": times}
+        return {**super().state_dict(), "times_ns": times}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if state["ranks"] != self.ranks:
-            raise ConfigError(
-                f"this checkpoint holds the shares of {state['ranks']} ranks, the run has {self.ranks}: "
-                "heterogeneous resumes only on the same ranks"
-            )
         super().load_state_dict(state)
         for times, saved in zip((self.compute_ns, self.forward_ns), state["times_ns"].tolist(), strict=True):
             times.extend(saved)

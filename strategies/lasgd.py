@@ -37,7 +37,7 @@ from torch import Tensor
 from .averaging import Mean, mix_buffers, world_mean
 from .base import AsynchronousStrategy
 from .communicator import Communicator, Work
-from .errors import ConfigError, at_least, one_of
+from .errors import at_least, one_of
 from .layout import Layout
 from .progress import Progress
 from .replica import Replica
@@ -384,7 +384,6 @@ class LASGD(AsynchronousStrategy):
             flown = [flight.sent, self.copy, self.control, counts]
         return {
             **super().state_dict(),
-            "workers": self.workers,
             "flight": flown,
             "run": asdict(self.run),
             "epoch": asdict(self.epoch),
@@ -392,11 +391,6 @@ class LASGD(AsynchronousStrategy):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if state["workers"] != self.workers:
-            raise ConfigError(
-                f"this checkpoint is of {state['workers']} workers, the run has {self.workers}: lasgd "
-                "resumes only on the same number"
-            )
         super().load_state_dict(state)
         self._table()
         self.origin_ns = self.comm.now()

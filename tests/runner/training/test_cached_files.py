@@ -34,5 +34,6 @@ def test_the_start_row_has_the_share_of_files_in_the_cache_in_real_time_alone(
 
     assert recorded("virtual", "launcher=simulated", "cluster=ethernet_1g") is None
     assert recorded("warm", "launcher=local", "cluster=laptop") == 1
-    assert [drop(path) for path in tmp_path.glob("imgs/*/*.png")] == [0] * 24
+    for path in tmp_path.glob("imgs/*/*.png"):
+        drop(path)
     assert recorded("cold", "launcher=local", "cluster=laptop") == 0
