@@ -212,8 +212,7 @@ class Communicator(ABC):
     def shared(self, numel: int, dtype: torch.dtype, group: Group) -> Tensor:
         """Zeroed memory [numel] that all members, on one node, read and write; `barrier` alone orders writes.
 
-        Raises:
-            ValueError: the group spans nodes.
+        Raises ValueError: the group spans nodes.
         """
 
     @abstractmethod

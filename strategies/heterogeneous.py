@@ -86,10 +86,7 @@ class HeterogeneousConfig:
     def limits(self, ranks: int, total: int, fewest: int = 1) -> list[tuple[int, int]]:
         """Of each rank the fewest and the most samples of a batch of `total`.
 
-        `fewest`: what the model needs.
-
-        Raises:
-            ConfigError: no batches within them sum to `total`.
+        `fewest`: what the model needs. Raises ConfigError: no batches within them sum to `total`.
         """
         given = self.max_batch
         if given is not None and len(given) not in (1, ranks):

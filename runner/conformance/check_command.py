@@ -42,10 +42,8 @@ def check(
 ) -> int:
     """Try the strategies that `words` name (see `candidates`) on `ranks`; returns the exit code.
 
-    0: all checks passed; 1: a check failed; 2: nothing could be checked, every strategy refused.
-
-    Raises:
-        ConfigError: the request itself is wrong.
+    0: all checks passed; 1: a check failed; 2: nothing could be checked, every strategy refused. Raises
+    ConfigError: the request itself is wrong.
     """
     torch.set_num_threads(1)
     console, began = display.make_console(), time.perf_counter()
@@ -134,8 +132,7 @@ def _show_failures(console: Console, findings: Sequence[CheckResult]) -> None:
 def candidates(words: Sequence[str], config_dir: Path | None = None) -> list[tuple[Candidate, list[str]]]:
     """The strategies that `words` name (see `asked`), each with the overrides of its keys.
 
-    Raises:
-        ConfigError: an unknown strategy or key, or a word about anything else.
+    Raises ConfigError: an unknown strategy or key, or a word about anything else.
     """
     names, overrides = asked(words, config_dir)
     return [_candidate(name, overrides, config_dir) for name in names]
@@ -145,9 +142,7 @@ def asked(words: Sequence[str], config_dir: Path | None = None) -> tuple[list[st
     """Names of strategies, and overrides of keys for each of them.
 
     `strategy=NAME`, `strategy=A,B`, or `strategy=all` with those of `config_dir`; without it all built-in.
-
-    Raises:
-        ConfigError: a word about anything else.
+    Raises ConfigError: a word about anything else.
     """
     overrides: list[str] = []
     names: list[str] = []
@@ -183,11 +178,7 @@ def _candidate(name: str, overrides: Sequence[str], config_dir: Path | None) -> 
 
 
 def ranks_of(text: str) -> RanksOfNodes:
-    """`2,1` as (2, 1): ranks of each node.
-
-    Raises:
-        ConfigError: not whole numbers >= 1 separated by commas.
-    """
+    """`2,1` as (2, 1): ranks of each node. Raises ConfigError: not whole numbers >= 1 separated by commas."""
     parts = text.split(",")
     if not all(part.strip().isdigit() and int(part) > 0 for part in parts):
         raise ConfigError(f"--ranks {text}: must be ranks of each node, whole numbers >= 1 as in 2,1")

@@ -69,8 +69,7 @@ def score(
 def add_scores(part: Score, comm: Communicator, expected: int) -> Score:
     """The sum of all ranks' scores, on every rank; `part` is this rank's.
 
-    Raises:
-        RuntimeError: not every one of the `expected` samples was scored exactly once.
+    Raises RuntimeError: not every one of the `expected` samples was scored exactly once.
     """
     sums = torch.cat([part.counts.flatten(), torch.tensor([part.samples])])
     losses = torch.tensor([part.loss_sum], dtype=torch.float64)

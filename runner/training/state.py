@@ -165,10 +165,8 @@ class TrainState:
         """Load the newest whole checkpoint that all ranks agree on; returns its name, None if there is none.
 
         Rank 0 chooses for all: ranks must not resume from different checkpoints where only one finds damage.
-
-        Raises:
-            ConfigError: it is another run's, or was written by ranks with other nodes, or on another kind of
-                device.
+        Raises ConfigError: it is another run's, or was written by ranks with other nodes, or on another kind
+        of device.
         """
         if checkpoints is None:
             return None

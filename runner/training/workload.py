@@ -52,10 +52,8 @@ def workload_of(
 ) -> Workload:
     """The workload of a configuration. `packed`: the open file of a reader.
 
-    The model is initialised from torch's generator, which is then seeded for this rank's dropout.
-
-    Raises:
-        ConfigError: batch normalisation would see a single sample.
+    The model is initialised from torch's generator, which is then seeded for this rank's dropout. Raises
+    ConfigError: batch normalisation would see a single sample.
     """
     sampler = Sampler(
         len(data.train),
