@@ -282,9 +282,8 @@ class Heterogeneous(Strategy):
         self.compute_s, self.forward_s = [], []
         if self.compute_ns:  # equal steps on all ranks: all have some, or none
             medians = [median(self.compute_ns) / 1e9, median(self.forward_ns) / 1e9]
-            by_rank = self._gather(medians)
-            self.compute_s = [compute for compute, _ in by_rank]
-            self.forward_s = [forward for _, forward in by_rank]
+            by_rank = self.comm.gather(torch.tensor(medians, dtype=torch.float64))
+            self.compute_s, self.forward_s = by_rank.T.tolist()
         self.compute_ns.clear()
         self.forward_ns.clear()
 
@@ -395,9 +394,7 @@ class Heterogeneous(Strategy):
         self.parts = [batch / total for batch in real]
         digest = hashlib.blake2b(repr((self.batches, self.parts)).encode(), digest_size=8).digest()
         number = torch.tensor([int.from_bytes(digest, "big") >> 1])
-        numbers = torch.empty(self.ranks, dtype=torch.int64)
-        self.comm.all_gather(numbers, number, WORLD, channel="control").wait()
-        if len(numbers.unique()) > 1:
+        if len(self.comm.gather(number).unique()) > 1:
             raise RuntimeError("ranks computed different shares from the same times")
 
     def _calibrate(self, total: int) -> list[Fit]:
@@ -462,17 +459,8 @@ class Heterogeneous(Strategy):
         for size in sizes:
             self.comm.barrier(WORLD)
             seconds += self.replica.time_steps(size, WARMUP_STEPS + steps)[WARMUP_STEPS:]
-        return [
-            [row[place : place + steps] for place in range(0, len(row), steps)]
-            for row in self._gather(seconds)
-        ]
-
-    def _gather(self, numbers: Sequence[float]) -> list[list[float]]:
-        """All ranks' numbers [k] as float64, in rank order."""
-        gathered = torch.empty(self.ranks * len(numbers), dtype=torch.float64)
-        mine = torch.tensor(numbers, dtype=torch.float64)
-        self.comm.all_gather(gathered, mine, WORLD, channel="control").wait()
-        return gathered.view(self.ranks, len(numbers)).tolist()
+        by_rank = self.comm.gather(torch.tensor(seconds, dtype=torch.float64))
+        return by_rank.view(self.ranks, len(sizes), steps).tolist()
 
 
 def _slope(sizes: Sequence[float], times: Sequence[float]) -> float:

@@ -250,9 +250,7 @@ class LASGD(AsynchronousStrategy):
         # Ranks stop where they have applied the same round. If some are a round behind nevertheless, they
         # launch it now: one more average by all ranks would be paired with another round.
         counts = torch.tensor([self.launched, self.steps, self.rank_samples], dtype=torch.int64)
-        every = torch.zeros(3 * self.workers, dtype=torch.int64)
-        self.comm.all_gather(every, counts, WORLD, channel="control").wait()
-        launched, steps, samples = (column.tolist() for column in every.view(-1, 3).unbind(1))
+        launched, steps, samples = self.comm.gather(counts).T.tolist()
         if max(launched) - min(launched) > 1:
             raise RuntimeError(f"ranks are more than one round apart: launched {launched}")
         if self.launched < max(launched):

@@ -127,38 +127,29 @@ def check_reader(run: RunParts) -> None:
     reader, launcher = run.reader, run.launcher
     if not isinstance(reader, PackedReader):
         return
-    start = f"reader={reader.name}"
-    if issubclass(run.strategy_class, AsynchronousStrategy):
-        raise ConfigError(
-            f"{start}: gives all ranks equal steps of common batches, and with this strategy each draws its "
-            "own samples at its own pace; take reader=none"
-        )
-    if run.strategy_class.piece_shift:
-        raise ConfigError(
-            f"{start}: deals the pieces of a batch by itself, and this strategy wants them moved from rank "
-            "to rank; take reader=none"
-        )
-    if launcher.timing_only:
-        raise ConfigError(f"{start}: launcher.timing_only=true has no samples to read; take reader=none")
-    if launcher.loader_workers:
-        raise ConfigError(
-            f"{start}: reads ahead by itself (reader.prefetch_batches); take launcher.loader_workers=0, not "
-            f"{launcher.loader_workers}"
-        )
-    if launcher.prefetch_batches != LauncherConfig.prefetch_batches:
-        raise ConfigError(
-            f"{start}: launcher.prefetch_batches={launcher.prefetch_batches} is of launcher.loader_workers, "
-            "which read no packed file; take reader.prefetch_batches"
-        )
+    kind = kind_of(run.dataset.task, "dataset")
+    impossible = {
+        "gives all ranks equal steps of common batches, and with this strategy each draws its own samples at "
+        "its own pace": issubclass(run.strategy_class, AsynchronousStrategy),
+        "deals the pieces of a batch by itself, and this strategy wants them moved from rank to rank": bool(
+            run.strategy_class.piece_shift
+        ),
+        "launcher.timing_only=true has no samples to read": launcher.timing_only,
+        f"a packed file has one label an image, and the data set is for {kind.name}": kind
+        is not Classification,
+    }
+    for reason, applies in impossible.items():
+        if applies:
+            raise ConfigError(f"reader={reader.name}: {reason}; take reader=none")
+    for key, usual in (("loader_workers", 0), ("prefetch_batches", LauncherConfig.prefetch_batches)):
+        if (given := getattr(launcher, key)) != usual:
+            raise ConfigError(
+                f"reader={reader.name}: reads ahead by itself (reader.prefetch_batches); take "
+                f"launcher.{key}={usual}, not {given}"
+            )
     for key in ("cold", "warm"):
         if getattr(reader, key) and not reads(reader, launcher):
             raise ConfigError(f"reader.{key}=true: nothing is read with launcher={launcher.name}; take false")
-    kind = kind_of(run.dataset.task, "dataset")
-    if kind is not Classification:
-        raise ConfigError(
-            f"{start}: a packed file has one label an image, and the data set is for {kind.name}; "
-            "take reader=none"
-        )
     path_of(run.dataset, reader)
 
 

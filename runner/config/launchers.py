@@ -237,25 +237,17 @@ OWN_OPTIONS = {
     "gpus-per-node": "launcher.gpus_per_rank",
     "gpus-per-task": "launcher.gpus_per_rank",
     "time": "launcher.timeout_min",
-    "partition": "launcher.partition",
-    "account": "launcher.account",
-    "qos": "launcher.qos",
-    "mem": "launcher.mem",
-    "exclusive": "launcher.exclusive",
+    **{name: f"launcher.{name}" for name in ("partition", "account", "qos", "mem", "exclusive")},
     "array": "the runs of the sweep and launcher.array_parallelism",
     "job-name": "the runs: it keeps a second submission away",
     "signal": "launcher.grace_s",
-    "requeue": "launcher.max_requeues",
-    "no-requeue": "launcher.max_requeues",
-    "output": "results_dir",
-    "error": "results_dir",
-    "open-mode": "launcher.max_requeues",
+    **dict.fromkeys(("requeue", "no-requeue", "open-mode"), "launcher.max_requeues"),
+    **dict.fromkeys(("output", "error"), "results_dir"),
+    **dict.fromkeys(
+        ("parsable", "wait", "test-only", "wrap", "quiet", "chdir"),
+        "daso-bench, which has to read sbatch's answer and find its files",
+    ),
 }
-
-OWN_OPTIONS |= dict.fromkeys(
-    ("parsable", "wait", "test-only", "wrap", "quiet", "chdir"),
-    "daso-bench, which has to read sbatch's answer and find its files",
-)
 OWN_STEP_OPTIONS = {
     **{name: OWN_OPTIONS[name] for name in ("nodes", "ntasks", "ntasks-per-node", "cpus-per-task")},
     **{name: OWN_OPTIONS[name] for name in ("gpus-per-node", "gpus-per-task", "time", "signal")},
