@@ -230,9 +230,7 @@ class Heterogeneous(Strategy):
     def check(cls, config: HeterogeneousConfig, plan: Plan) -> None:
         ranks = plan.topology.ranks
         if config.shares is not None and len(config.shares) != ranks:
-            raise ConfigError(
-                f"strategy.shares={_shown(config.shares)}: must be {ranks} numbers, one for each rank"
-            )
+            raise ConfigError(f"strategy.shares={_shown(config.shares)}: must be {ranks}, one for each rank")
         config.limits(ranks, plan.global_batch_size)
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:

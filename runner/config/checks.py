@@ -52,9 +52,7 @@ def check_timing_only(run: RunParts) -> None:
     if not run.launcher.timing_only:
         return
     if run.train.target is not None:
-        raise ConfigError(
-            f"train.target={run.train.target}: launcher.timing_only=true learns nothing to reach it"
-        )
+        raise ConfigError(f"train.target={run.train.target}: launcher.timing_only=true learns nothing")
     needing = _needs_numbers(run)
     if needing is not None:
         raise ConfigError(
@@ -108,9 +106,7 @@ def check_schedule(run: RunParts) -> None:
 
 def check_sized_model(run: RunParts) -> None:
     if isinstance(run.model, Sized) and not run.launcher.timing_only:
-        raise ConfigError(
-            f"model={run.model.name}: has sizes and no layers; it is for launcher.timing_only=true"
-        )
+        raise ConfigError(f"model={run.model.name}: has no layers; it is for launcher.timing_only=true")
 
 
 def check_cluster(run: RunParts) -> None:

@@ -166,13 +166,9 @@ class DeviceConfig:
         _speeds("cluster.device.speeds", self.speeds, ranks, "ranks")
         self.straggler.check(ranks)
         if len(self.kind) > 1 and len(self.kind) != ranks:
-            raise ConfigError(
-                f"cluster.device.kind={list(self.kind)}: must be one, or {ranks}, one for each of the ranks"
-            )
+            raise ConfigError(f"cluster.device.kind={list(self.kind)}: must be one, or one for each rank")
         if len(self.kind) > 1 and not self.real_kinds:
-            raise ConfigError(
-                f"cluster.device.kind={list(self.kind)}: kinds by rank are {' and '.join(REAL_KINDS)}"
-            )
+            raise ConfigError(f"cluster.device.kind={list(self.kind)}: by rank it is cpu or cuda")
 
 
 @dataclass(frozen=True, kw_only=True)

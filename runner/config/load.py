@@ -225,9 +225,7 @@ def in_its_role(config: RunConfig) -> RunConfig:
 def _fresh_seeds(config: RunConfig) -> dict[str, Any]:
     """Other seeds than the baseline's."""
     if config.seed >= FRESH:
-        raise ConfigError(
-            f"seed={config.seed}: must be below {FRESH} with study.role=fresh_seeds, which adds it"
-        )
+        raise ConfigError(f"seed={config.seed}: must be below {FRESH}, which study.role=fresh_seeds adds")
     return {"seed": config.seed + FRESH}
 
 

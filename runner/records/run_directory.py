@@ -288,9 +288,7 @@ def _lock(descriptor: int) -> bool:
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise
-            raise MachineError(
-                f"results_dir: this file system cannot lock files ({error.strerror})"
-            ) from error
+            raise MachineError(f"results_dir: files cannot be locked here ({error.strerror})") from error
         else:
             return True
     return False

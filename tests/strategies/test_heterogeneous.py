@@ -191,7 +191,7 @@ def test_wrong_keys_are_refused(keys, message):
 @pytest.mark.parametrize(
     ("keys", "total", "message"),
     [
-        ({"balancing": "manual", "shares": (1.0, 2.0)}, 512, "must be 3 numbers, one for each rank"),
+        ({"balancing": "manual", "shares": (1.0, 2.0)}, 512, "must be 3, one for each rank"),
         ({}, 2, r"global_batch_size=2: 3 ranks with at least 1 samples each need 3"),
         ({"max_batch": (0,)}, 512, r"max_batch=0: must be >= 1"),
         ({"max_batch": (100, 200)}, 512, r"max_batch=\[100, 200\]: must be one number or 3"),
