@@ -98,7 +98,7 @@ class SGP(Strategy):
         ranks = plan.topology.ranks
         if ranks > 1 and config.graph != "complete" and config.num_peers > ranks - 1:
             raise ConfigError(
-                f"strategy.num_peers={config.num_peers}: must be <= {ranks - 1}, the other ranks"
+                f"strategy.num_peers={config.num_peers}: must be <= {ranks - 1}, other ranks"
             )
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
