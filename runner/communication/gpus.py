@@ -133,9 +133,8 @@ def check(names: Sequence[str], *, mixed: bool, share: bool) -> None:
     sharing = most_on_one(names)
     if sharing > 1 and not share:
         raise MachineError(
-            f"launcher.share_gpus=false: {sharing} ranks would share a GPU; start as many ranks per node as "
-            "there are GPUs (cluster.ranks_per_node), take CPUs (cluster.device.kind=cpu), or allow it with "
-            "launcher.share_gpus=true, whose times are not valid"
+            f"launcher.share_gpus=false: {sharing} ranks would share a GPU; take fewer ranks per node, "
+            "cluster.device.kind=cpu, or launcher.share_gpus=true (no valid times)"
         )
 
 

@@ -82,9 +82,8 @@ def check_precision(run: RunParts) -> None:
     # Who has the default `stop_agreed` averages gradients over all ranks in every step: all see one overflow.
     if run.cluster.ranks > 1 and run.strategy_class.stop_agreed is not Strategy.stop_agreed:
         raise ConfigError(
-            "train.precision=fp16: an overflow has to leave out a step on all ranks at once, and with "
-            f"strategy={run.strategy_name} not all would see it: backward does not end with sums over all "
-            "ranks; take bf16, which needs no scale"
+            "train.precision=fp16: all ranks have to leave out a step that overflows, and with "
+            f"strategy={run.strategy_name} not all would see it; take bf16, which needs no scale"
         )
     remembers = _needs_numbers(run)
     if remembers is not None:
@@ -98,9 +97,8 @@ def check_schedule(run: RunParts) -> None:
     """A schedule that reads the loss of each epoch needs epochs that all ranks have in common."""
     if run.schedule.reads_epoch_loss and issubclass(run.strategy_class, AsynchronousStrategy):
         raise ConfigError(
-            f"schedule={type(run.schedule).__name__.lower()}: reads the loss of each epoch over all "
-            f"ranks, and with strategy={run.strategy_name} ranks have no common epoch; "
-            "take another schedule"
+            f"schedule={type(run.schedule).__name__.lower()}: reads the loss of each epoch, and with "
+            f"strategy={run.strategy_name} ranks have no common epoch; take another schedule"
         )
 
 

@@ -218,9 +218,7 @@ class ClusterConfig:
             if self.links != LinksConfig() or device != DeviceConfig() or self.failures_s:
                 raise ConfigError(
                     f"launcher={launcher}: real processes have the links and devices of their machine; "
-                    "cluster.links, cluster.device and cluster.failures_s are for launcher=emulated "
-                    "(this machine's processes with slower links and devices) and launcher=simulated "
-                    "(virtual time); or take cluster=laptop"
+                    "take cluster=laptop, or launcher=emulated or simulated, which model those of a cluster"
                 )
             return
         if self.failures_s:

@@ -38,10 +38,11 @@ class LauncherConfig:
     extrapolate: bool = False
 
     def __post_init__(self) -> None:
-        if self.timing_only and not self.virtual:
-            raise ConfigError("launcher.timing_only=true: needs virtual time, launcher=simulated")
-        if self.timeline and not self.virtual:
-            raise ConfigError("launcher.timeline=true: only launcher=simulated draws one")
+        for key in ("timing_only", "timeline"):
+            if getattr(self, key) and not self.virtual:
+                raise ConfigError(f"launcher.{key}=true: needs virtual time, launcher=simulated")
+        if self.pin and self.virtual:
+            raise ConfigError("launcher.pin=true: virtual ranks have no cores; leave it false")
         above("launcher.stall_s", self.stall_s, 0)
         at_least("launcher.loader_workers", self.loader_workers, 0)
         at_least("launcher.prefetch_batches", self.prefetch_batches, 1)
@@ -81,14 +82,6 @@ class SimulatedConfig(LauncherConfig):
     virtual: ClassVar[bool] = True
 
     name: str = "simulated"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.pin:
-            raise ConfigError(
-                "launcher.pin=true: virtual ranks have no cores; launcher=local, torchrun and slurm have "
-                "real ones"
-            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -195,13 +195,11 @@ class TrainState:
             )
         if state["run_id"] != self.run_id:
             raise ConfigError(
-                f"{path}: is a checkpoint of run {state['run_id']}, this run is {self.run_id}; remove it: "
-                "`daso-bench resume` goes on from this run's own checkpoints or begins anew"
+                f"{path}: is a checkpoint of run {state['run_id']}, this run is {self.run_id}; remove it"
             )
         saved = state["device"]
         if saved != device:
             raise ConfigError(
-                f"{path.name}: was saved on {saved}, and this rank is on {device}, whose sums round "
-                f"otherwise and whose random numbers are others; resume where ranks take {saved} "
-                "(cluster.device.kind), or begin anew"
+                f"{path.name}: was saved on {saved}, and this rank is on {device}, which computes otherwise; "
+                f"resume where ranks take {saved} (cluster.device.kind), or begin anew"
             )
