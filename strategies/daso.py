@@ -202,8 +202,8 @@ class DASO(Strategy):
         warmup, cooldown = config.blocking_epochs(epochs)
         if warmup + cooldown >= epochs and not config.allow_no_cycling:
             raise ConfigError(
-                f"strategy.warmup_epochs={warmup} + strategy.cooldown_epochs={cooldown} leave no asynchronous "
-                f"epoch in train.epochs={epochs}: lower them, or set strategy.allow_no_cycling=true"
+                f"strategy.warmup_epochs={warmup} + strategy.cooldown_epochs={cooldown} leave no "
+                f"asynchronous epoch in train.epochs={epochs}: lower them, or strategy.allow_no_cycling=true"
             )
 
     @classmethod

@@ -30,11 +30,7 @@ def check_data(run: RunParts, spec: Callable[[], InputSpec] | None = None) -> No
     """
     check_task(run)
     check_batches(run, spec)
-    check_strategy(run)
-
-
-def check_seed(run: RunParts) -> None:
-    within("seed", run.seed, 0, 2**63 - 1)
+    run.strategy_class.check(run.strategy, run.plan())
 
 
 def check_batch_of_ranks(run: RunParts) -> None:
@@ -222,13 +218,8 @@ def check_batch_norm(sampler: Sampler, parts: int) -> None:
     )
 
 
-def check_strategy(run: RunParts) -> None:
-    """What the strategy itself refuses, as far as its plan is known."""
-    run.strategy_class.check(run.strategy, run.plan())
-
-
 CHECKS: tuple[Callable[[RunParts], None], ...] = (
-    check_seed,
+    lambda run: within("seed", run.seed, 0, 2**63 - 1),
     check_batch_of_ranks,
     check_timing_only,
     check_precision,
