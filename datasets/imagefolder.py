@@ -61,9 +61,7 @@ class FolderDataset(PreparedFolder, ABC):
         super().__post_init__()
         at_least("crop", self.crop, 1)
         if self.resize < self.crop:
-            raise ValueError(
-                f"dataset.resize={self.resize}: must be >= dataset.crop={self.crop}, what is cut from it"
-            )
+            raise ValueError(f"dataset.resize={self.resize}: must be >= dataset.crop={self.crop}")
         for name in ("rules", "change"):
             getattr(self, name)  # each checks its values
         check_normalisation(self.mean, self.std, self.channels)

@@ -125,8 +125,7 @@ class MNIST(DownloadedDataset):
         if md5 != self.md5s[name]:
             raise BadFile(
                 f"{path}: holds {len(content)} bytes with the MD5 {md5}, not {self.md5s[name]}: damaged, "
-                "cut short, or another data set's (MNIST's and Fashion-MNIST's have the same names); delete "
-                "it and get it again"
+                "cut short, or another data set's file of that name; delete it and get it again"
             )
         return bytearray(content)
 

@@ -25,8 +25,6 @@ from torch import Tensor
 
 from .stream_seeds import stream_seed
 
-SHORT_BATCHES = ("join", "keep", "drop")
-
 
 class Sampler:
     """Cuts `samples` indices into global batches and those into pieces, one per rank.
@@ -50,14 +48,8 @@ class Sampler:
     ) -> None:
         if ranks < 1:
             raise ValueError(f"ranks={ranks}: must be >= 1")
-        if global_batch_size < ranks:
-            raise ValueError(
-                f"train.global_batch_size={global_batch_size}: must be at least the number of ranks ({ranks})"
-            )
         if samples < ranks:
             raise ValueError(f"training samples={samples}: must be at least the number of ranks ({ranks})")
-        if short_batch not in SHORT_BATCHES:
-            raise ValueError(f"train.short_batch={short_batch}: must be one of {', '.join(SHORT_BATCHES)}")
         self.samples = samples
         self.global_batch_size = global_batch_size
         self.ranks = ranks

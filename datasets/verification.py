@@ -237,7 +237,10 @@ class PreparedFolder(Dataset, ABC):
             "bad": [list(entry) for entry in bad],
             "others": dict(sorted(tree.others.items())),
             "warnings": [*tree.warnings, *self.lacking(tree.classes, splits)],
-            "files": content(tree.classes, splits, self._contents(_paths_in(splits))),
+            # The same on every machine that has the same files.
+            "files": _digest(
+                [*tree.classes, self._contents(_paths_in(splits))], splits, ("label", "size"), digest_size=8
+            ),
             "tree": digest(tree),
             "sample": self._contents(sample_of(paths)),
         }
@@ -259,14 +262,6 @@ def digest(tree: Tree) -> str:
     """Digest of names, classes, sizes, times of change and notes: if it changes, files are checked again."""
     notes = [tree.classes, tree.bad, tree.warnings, sorted(tree.others.items())]
     return _digest(notes, tree.splits, ("label", "size", "mtime_ns"), digest_size=16)
-
-
-def content(classes: Sequence[str], splits: dict[str, list[File]], contents: str) -> str:
-    """Digest of the samples of a run: the same on every machine that has the same files.
-
-    contents: the digest of what they hold.
-    """
-    return _digest([*classes, contents], splits, ("label", "size"), digest_size=8)
 
 
 def _paths_in(splits: dict[str, list[File]]) -> list[str]:

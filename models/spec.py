@@ -65,4 +65,4 @@ class Sized(Model):
 
     def build(self, spec: InputSpec) -> nn.Module:
         """Raises ValueError: there is nothing to train."""
-        raise ValueError(f"model={self.name}: has sizes and no layers; it is for launcher.timing_only=true")
+        raise ValueError(f"model={self.name}: has no layers; it is for launcher.timing_only=true")

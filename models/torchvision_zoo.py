@@ -51,9 +51,7 @@ class Torchvision(Model):
 
     def __post_init__(self) -> None:
         if self.small_images not in SMALL_IMAGES:
-            raise ValueError(
-                f"model.small_images={self.small_images}: must be one of {', '.join(SMALL_IMAGES)}"
-            )
+            raise ValueError(f"model.small_images={self.small_images}: must be {' or '.join(SMALL_IMAGES)}")
 
     def build(self, spec: InputSpec) -> nn.Module:
         """Module from images [b, 1 or 3, H, W] to logits [b, classes], in train and in eval mode alike.

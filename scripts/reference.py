@@ -266,27 +266,23 @@ def _short(text: str) -> str:
 
 def _errors(pairs: Table) -> list[str]:
     """Errors of virtual time, ln(simulated / emulated), over the pairs of `daso-bench validate`."""
-    worlds = ("simulated", "emulated")
 
-    def seconds(row: Mapping[str, str]) -> list[float]:
-        return [float(row[f"{world}_step_s"]) for world in worlds]
+    def error(row: Mapping[str, str], time: str) -> float:
+        return log(float(row[f"simulated_{time}"]) / float(row[f"emulated_{time}"]))
 
     def place(row: Mapping[str, str]) -> tuple[str, ...]:
         return tuple(row[key] for key in ("study", "configuration", "seed"))
 
-    baselines = {place(row): seconds(row) for row in pairs if row["arm"] == "ddp"}
-    against = [
-        (baselines[place(row)], seconds(row))
-        for row in pairs
-        if place(row) in baselines and row["arm"] != "ddp"
-    ]
+    of_ddp = {place(row): error(row, "step_s") for row in pairs if row["arm"] == "ddp"}
     errors = {
-        "time of a step": [log(here / there) for here, there in map(seconds, pairs)],
-        "speed-up over `ddp`": [log(base[0] / arm[0] * arm[1] / base[1]) for base, arm in against],
-        "time to target": [
-            log(float(row["simulated_target_s"]) / float(row["emulated_target_s"]))
+        "time of a step": [error(row, "step_s") for row in pairs],
+        "speed-up over `ddp`": [
+            of_ddp[place(row)] - error(row, "step_s")
             for row in pairs
-            if row["emulated_target_s"] and row["simulated_target_s"]
+            if place(row) in of_ddp and row["arm"] != "ddp"
+        ],
+        "time to target": [
+            error(row, "target_s") for row in pairs if row["emulated_target_s"] and row["simulated_target_s"]
         ],
     }
     lines = [

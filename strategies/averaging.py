@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -69,6 +69,7 @@ class PeriodicStrategy(Strategy):
         *("averaged_after", "spreads"),
     )
     period: int = 1
+    outer_steps: ClassVar[bool] = False  # whether `outer` does something: then a single rank has rounds too
 
     def start(self, replica: Replica, comm: Communicator, *, mean: Mean | None = None) -> None:
         """Keep replica and communicator and lay out the payload.
@@ -93,6 +94,14 @@ class PeriodicStrategy(Strategy):
         self.steps_of_phase: Counter[str] = Counter()
         self.first_average: int | None = None
         self._clear_epoch()
+
+    def start_alone(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
+        """`start`, for ranks that train by themselves for rounds of `sync_every` steps."""
+        self.start(replica, comm)
+        self.period = self.config.sync_every
+        if not self.holds_all(None):
+            self.samples_between_syncs = samples_of_round(self.period, progress)
+        replica.average_gradients_over(None)
 
     @classmethod
     def communication_share(cls, config: Any, plan: Plan, steps: int) -> float:
@@ -122,7 +131,7 @@ class PeriodicStrategy(Strategy):
     @property
     def synchronous(self) -> bool:
         """Whether steps leave equal models equal, because gradients are averaged over all ranks."""
-        return self.holds_all(self.replica.averaging.group)
+        return not self.outer_steps and self.holds_all(self.replica.averaging.group)
 
     def holds_all(self, group: Group | None) -> bool:
         """Whether `group` has all ranks; None stands for this rank alone."""

@@ -97,8 +97,7 @@ class Strategy(ABC):
     def check(cls, config: Any, plan: Plan) -> None:
         """Refuse a run that this strategy cannot do, before any process starts.
 
-        Raises:
-            ConfigError: one sentence that says what was given, what is allowed, and where.
+        Raises ConfigError: one sentence that says what was given, what is allowed, and where.
         """
 
     @classmethod
@@ -146,10 +145,8 @@ class Strategy(ABC):
         `stop_requested`: a rank of this rank's gradient group requests a stop, or its loss is not finite. The
         result must be equal on all ranks after every step, and must come from messages that ranks exchange
         anyway. Once it is true, the trainer asks all ranks over the control channel for the reason. The
-        default is right for strategies that average gradients over all ranks in each step.
-
-        Raises:
-            NotImplementedError: the strategy does not do so and has no `stop_agreed` of its own.
+        default is right for strategies that average gradients over all ranks in each step. Raises
+        NotImplementedError: the strategy does not do so and has no `stop_agreed` of its own.
         """
         if self.replica.averaging.group != WORLD and self.comm.topology.ranks > 1:
             raise NotImplementedError(

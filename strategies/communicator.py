@@ -175,6 +175,13 @@ class Communicator(ABC):
         """Collect every member's `tensor` [k] into `output` [n·k], in member order, on all members."""
         return self._collective("all_gather", tensor, output, group, channel, async_op)
 
+    def gather(self, vector: Tensor) -> Tensor:
+        """All ranks' vectors [k] as [R, k], over the control channel; k must be equal on all ranks."""
+        ranks = self.topology.ranks
+        gathered = torch.empty(ranks * vector.numel(), dtype=vector.dtype)
+        self.all_gather(gathered, vector, WORLD, channel="control").wait()
+        return gathered.view(ranks, vector.numel())
+
     def exchange(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], tag: int) -> Work:
         """Send to and receive from single ranks of the world (keys) at once; returns before it is done.
 
@@ -212,8 +219,7 @@ class Communicator(ABC):
     def shared(self, numel: int, dtype: torch.dtype, group: Group) -> Tensor:
         """Zeroed memory [numel] that all members, on one node, read and write; `barrier` alone orders writes.
 
-        Raises:
-            ValueError: the group spans nodes.
+        Raises ValueError: the group spans nodes.
         """
 
     @abstractmethod

@@ -76,9 +76,7 @@ class DASOConfig:
         at_least("strategy.sync_every", self.sync_every, 1)
         at_least("strategy.wait_batches", self.wait_batches, 0)
         if self.wait_batches > self.sync_every:
-            raise ConfigError(
-                f"strategy.wait_batches={self.wait_batches}: must be <= strategy.sync_every={self.sync_every}"
-            )
+            raise ConfigError(f"strategy.wait_batches={self.wait_batches}: must be <= strategy.sync_every")
         if self.largest_sync_every < self.sync_every:
             raise ConfigError(
                 f"strategy.max_sync_every={self.max_sync_every}: must be >= "
@@ -205,8 +203,7 @@ class DASO(Strategy):
         if warmup + cooldown >= epochs and not config.allow_no_cycling:
             raise ConfigError(
                 f"strategy.warmup_epochs={warmup} + strategy.cooldown_epochs={cooldown} leave no "
-                f"asynchronous epoch in train.epochs={epochs}: lower them, train longer, or set "
-                "strategy.allow_no_cycling=true"
+                f"asynchronous epoch in train.epochs={epochs}: lower them, or strategy.allow_no_cycling=true"
             )
 
     @classmethod
@@ -352,18 +349,11 @@ class DASO(Strategy):
         self.wait_pending()
         return {
             **super().state_dict(),
-            "nodes": self.nodes,
-            "ranks_per_node": self.ranks_per_node,
             "rule": [self.rule.sync_every, self.rule.wait_batches, self.rule.best, self.rule.bad_epochs],
             "pending": [[t.start, t.due, t.local_rank, t.buffer] for t in self.pending],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if (state["nodes"], state["ranks_per_node"]) != (self.nodes, self.ranks_per_node):
-            raise ConfigError(
-                f"this checkpoint is of {state['nodes']} nodes x {state['ranks_per_node']} ranks, "
-                f"the run has {self.nodes} x {self.ranks_per_node}: daso resumes only on the same shape"
-            )
         super().load_state_dict(state)
         self.rule = PlateauRule(self.config, *state["rule"])
         here = self.replica.here

@@ -11,7 +11,6 @@ Update rule (n_r: samples of rank r in this step; `weighting: uniform` has 1/R i
     flat           g by one all-reduce over all ranks
     hierarchical   reduce in the node, all-reduce among leaders, broadcast in the node
     sliced         reduce-scatter in the node, all-reduce of slices among peers, all-gather in the node
-    best           flat or hierarchical, whichever was faster on the run's own buckets at its start
     bf16, fp16     g_r in 16 bits
     powersgd       ĝ = A·Qᵀ of rank r in place of each matrix of g (strategies/reductions.py)
 
@@ -37,12 +36,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from .base import Strategy
 from .communicator import Communicator
 from .errors import ConfigError, above, at_least, one_of
-from .gradients import Pipeline, Reduction, by_samples, uniform
+from .gradients import Reduction, by_samples, uniform
 from .progress import Plan, Progress
 from .reductions import Flat, HalfPrecision, Hierarchical, PowerSGD, Sliced
 from .replica import Replica
@@ -50,13 +48,11 @@ from .topology import WORLD, Topology
 
 ALGORITHMS: dict[str, type[Reduction]] = {"flat": Flat, "hierarchical": Hierarchical, "sliced": Sliced}
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-TIMED = ("flat", "hierarchical")
-ROUNDS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class DDPConfig:
-    algorithm: str = "flat"  # how buckets are summed: flat | hierarchical | sliced | best
+    algorithm: str = "flat"  # how buckets are summed: flat | hierarchical | sliced
     hook: str = "none"  # what is sent for them: none | bf16 | fp16 | powersgd
     bucket_mib: float = 25.0  # gradients per all-reduce; 25 is PyTorch's own, whose first bucket has 1
     gradient_as_bucket_view: bool = True  # gradients live in the buckets: saves a copy of the model
@@ -69,18 +65,13 @@ class DDPConfig:
     warm_start: bool = True  # powersgd: Q of the step before
 
     def __post_init__(self) -> None:
-        one_of("strategy.algorithm", self.algorithm, [*ALGORITHMS, "best"])
+        one_of("strategy.algorithm", self.algorithm, ALGORITHMS)
         one_of("strategy.hook", self.hook, ["none", *HALVES, "powersgd"])
         above("strategy.bucket_mib", self.bucket_mib, 0)
         one_of("strategy.weighting", self.weighting, ["samples", "uniform"])
         at_least("strategy.powersgd_rank", self.powersgd_rank, 1)
         at_least("strategy.powersgd_start_steps", self.powersgd_start_steps, 0)
         above("strategy.powersgd_min_compression", self.powersgd_min_compression, 0)
-        if self.algorithm == "best" and self.hook == "powersgd":
-            raise ConfigError(
-                "strategy.algorithm=best: is timed on whole buckets, which strategy.hook=powersgd does not "
-                f"send; name one of {', '.join(ALGORITHMS)}"
-            )
 
 
 class DDP(Strategy):
@@ -88,7 +79,6 @@ class DDP(Strategy):
 
     Config = DDPConfig
     config: DDPConfig
-    remembers = ("algorithm", "timed_s")
     tuned = (("bucket_mib", (5.0, 10.0, 25.0, 50.0)),)
     caveats = (
         "Its buckets overlap with the backward pass; overlap=false is an ablation, never a baseline.",
@@ -109,26 +99,26 @@ class DDP(Strategy):
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.replica, self.comm = replica, comm
-        self.reduction: Reduction | None = None
-        self.timed_s: dict[str, float] | None = None  # median seconds of one step's sums
-        self.algorithm = self.config.algorithm
-        if self.algorithm == "best":
-            self.algorithm = self._fastest() if two_levels(comm.topology) else "flat"
-        self._average()
+        config = self.config
+        self.reduction = self._reduction()
+        replica.average_gradients_over(
+            WORLD,
+            weights=by_samples if config.weighting == "samples" else uniform,
+            reduction=self.reduction,
+            bucket_mib=config.bucket_mib,
+            bucket_view=config.gradient_as_bucket_view,
+            overlap=config.overlap,
+        )
 
     def state_dict(self) -> dict[str, Any]:
-        state = self.reduction.state_dict() if self.reduction is not None else {}
-        return {**super().state_dict(), "reduction": state}
+        return {"reduction": {} if self.reduction is None else self.reduction.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        # What `best` has chosen once is kept: another sum rounds differently.
-        super().load_state_dict(state)
-        self._average()
         if self.reduction is not None:
             self.reduction.load_state_dict(state["reduction"])
 
     def summary(self) -> dict[str, Any]:
-        row: dict[str, Any] = {"algorithm": self.algorithm, "hook": self.config.hook, "timed_s": self.timed_s}
+        row: dict[str, Any] = {"algorithm": self.config.algorithm, "hook": self.config.hook}
         if self.config.hook in HALVES:
             row["compression_ratio"] = self.replica.parameters.empty().element_size() / 2
         if isinstance(self.reduction, PowerSGD):
@@ -138,11 +128,7 @@ class DDP(Strategy):
 
     def labels(self, target_step: int | None) -> list[str]:
         config, topology, remarks = self.config, self.comm.topology, []
-        if config.algorithm == "best":
-            remarks.append(
-                f"algorithm: best chose {self.algorithm} at the start of this run; an arm of a study names it"
-            )
-        if config.algorithm in ("hierarchical", "sliced") and not two_levels(topology):
+        if config.algorithm != "flat" and not two_levels(topology):
             remarks.append(f"{config.algorithm} is flat here: one node, or one rank per node")
         if config.hook != "none" and topology.ranks == 1:
             remarks.append(f"{config.hook} is off: a single rank sends no gradient")
@@ -151,23 +137,10 @@ class DDP(Strategy):
             remarks.append(f"powersgd compressed nothing: {why}")
         return remarks
 
-    def _average(self) -> None:
-        """Ask for the averaging that `algorithm` and the configuration name."""
-        config = self.config
-        self.reduction = self._reduction(self.algorithm)
-        self.replica.average_gradients_over(
-            WORLD,
-            weights=by_samples if config.weighting == "samples" else uniform,
-            reduction=self.reduction,
-            bucket_mib=config.bucket_mib,
-            bucket_view=config.gradient_as_bucket_view,
-            overlap=config.overlap,
-        )
-
-    def _reduction(self, algorithm: str) -> Reduction | None:
+    def _reduction(self) -> Reduction | None:
         """The sum of a bucket; None: the plain all-reduce."""
         config = self.config
-        inner = ALGORITHMS[algorithm if two_levels(self.comm.topology) else "flat"]()
+        inner = ALGORITHMS[config.algorithm if two_levels(self.comm.topology) else "flat"]()
         if config.hook in HALVES:
             return HalfPrecision(inner, HALVES[config.hook])
         if config.hook == "powersgd":
@@ -180,46 +153,6 @@ class DDP(Strategy):
                 warm_start=config.warm_start,
             )
         return None if isinstance(inner, Flat) else inner
-
-    def _fastest(self) -> str:
-        """Time both algorithms in turn on buffers of the run's bucket sizes, without a backward pass beside.
-
-        A time is the slowest rank's, in nanoseconds. Rank 0 decides and tells the others.
-        """
-        sums = [self._reduction(name) or Flat() for name in TIMED]
-        flat = self.replica.parameters.empty().zero_()
-        times_ns = []
-        for _ in range(1 + ROUNDS):
-            for reduction in sums:
-                self.comm.barrier(WORLD)
-                started = self.comm.now()
-                self._sum_buckets(reduction, flat)
-                flat[0].item()  # an accelerator's sums are done only now
-                times_ns.append(self.comm.now() - started)
-        gathered = torch.empty(self.comm.topology.ranks * len(times_ns), dtype=torch.int64)
-        self.comm.all_gather(gathered, torch.tensor(times_ns), WORLD, channel="control").wait()
-        slowest = gathered.view(-1, 1 + ROUNDS, len(TIMED)).amax(0)[1:]  # the first round is a warm-up
-        medians = slowest.median(0).values
-        decided = torch.cat([medians, medians.argmin(0, keepdim=True)])
-        self.comm.broadcast(decided, 0, WORLD, channel="control").wait()
-        *nanoseconds, fastest = decided.tolist()
-        self.timed_s = {name: ns / 1e9 for name, ns in zip(TIMED, nanoseconds, strict=True)}
-        return TIMED[fastest]
-
-    def _sum_buckets(self, reduction: Reduction, flat: Tensor) -> None:
-        """Sum `flat` in the run's buckets."""
-        *earlier, last = enumerate(flat.split(self._bucket_sizes()))
-        pipeline = Pipeline()
-        for index, bucket in (*earlier, last):
-            levels = reduction.levels(bucket, index, [tuple(bucket.shape)], self.comm)
-            pipeline.add(levels, lambda: None, last=index == last[0])
-
-    def _bucket_sizes(self) -> list[int]:
-        """Elements of each bucket: m + 1 cut by `bucket_mib`."""
-        element = self.replica.parameters.empty().element_size()
-        most = max(1, int(self.config.bucket_mib * 2**20) // element)
-        full, rest = divmod(self.replica.numel, most)
-        return [most] * full + [rest] * bool(rest)
 
 
 def two_levels(topology: Topology) -> bool:

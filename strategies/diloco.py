@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .averaging import PeriodicStrategy, check_policies, samples_of_round
+from .averaging import PeriodicStrategy, check_policies
 from .communicator import Communicator
 from .errors import ConfigError, above, at_least, one_of, within
 from .progress import Plan, Progress
@@ -54,6 +54,7 @@ class DiLoCoConfig:
 class DiLoCo(PeriodicStrategy):
     Config = DiLoCoConfig
     config: DiLoCoConfig
+    outer_steps = True
     remembers = (*PeriodicStrategy.remembers, "model_between_rounds", "momentum", "outer_norms")
     tuned = (
         ("sync_every", (5, 10, 20, 40)),
@@ -79,21 +80,12 @@ class DiLoCo(PeriodicStrategy):
             )
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
-        self.start(replica, comm)
-        self.period = self.config.sync_every
-        if not self.holds_all(None):
-            self.samples_between_syncs = samples_of_round(self.period, progress)
+        self.start_alone(replica, comm, progress)
         cpu = self.config.outer_device == "cpu"
         self.device = torch.device("cpu") if cpu else replica.parameters.device
         self.model_between_rounds = replica.flat().to(self.device, self.model.dtype)  # θ
         self.momentum = torch.zeros_like(self.model_between_rounds)  # u
         self.outer_norms: list[float] = []
-        replica.average_gradients_over(None)
-
-    @property
-    def synchronous(self) -> bool:
-        """Never: a single rank takes outer steps too."""
-        return False
 
     def outer(self, mean: Tensor, progress: Progress) -> None:
         theta, momentum, config = self.model_between_rounds, self.momentum, self.config

@@ -86,10 +86,7 @@ class HeterogeneousConfig:
     def limits(self, ranks: int, total: int, fewest: int = 1) -> list[tuple[int, int]]:
         """Of each rank the fewest and the most samples of a batch of `total`.
 
-        `fewest`: what the model needs.
-
-        Raises:
-            ConfigError: no batches within them sum to `total`.
+        `fewest`: what the model needs. Raises ConfigError: no batches within them sum to `total`.
         """
         given = self.max_batch
         if given is not None and len(given) not in (1, ranks):
@@ -233,9 +230,7 @@ class Heterogeneous(Strategy):
     def check(cls, config: HeterogeneousConfig, plan: Plan) -> None:
         ranks = plan.topology.ranks
         if config.shares is not None and len(config.shares) != ranks:
-            raise ConfigError(
-                f"strategy.shares={_shown(config.shares)}: must be {ranks} numbers, one for each rank"
-            )
+            raise ConfigError(f"strategy.shares={_shown(config.shares)}: must be {ranks}, one for each rank")
         config.limits(ranks, plan.global_batch_size)
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
@@ -285,9 +280,8 @@ class Heterogeneous(Strategy):
         self.compute_s, self.forward_s = [], []
         if self.compute_ns:  # equal steps on all ranks: all have some, or none
             medians = [median(self.compute_ns) / 1e9, median(self.forward_ns) / 1e9]
-            by_rank = self._gather(medians)
-            self.compute_s = [compute for compute, _ in by_rank]
-            self.forward_s = [forward for _, forward in by_rank]
+            by_rank = self.comm.gather(torch.tensor(medians, dtype=torch.float64))
+            self.compute_s, self.forward_s = by_rank.T.tolist()
         self.compute_ns.clear()
         self.forward_ns.clear()
 
@@ -311,14 +305,9 @@ class Heterogeneous(Strategy):
 
     def state_dict(self) -> dict[str, Any]:
         times = torch.tensor([list(self.compute_ns), list(self.forward_ns)], dtype=torch.int64)
-        return {**super().state_dict(), "ranks": self.ranks, "times_ns": times}
+        return {**super().state_dict(), "times_ns": times}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if state["ranks"] != self.ranks:
-            raise ConfigError(
-                f"this checkpoint holds the shares of {state['ranks']} ranks, the run has {self.ranks}: "
-                "heterogeneous resumes only on the same ranks"
-            )
         super().load_state_dict(state)
         for times, saved in zip((self.compute_ns, self.forward_ns), state["times_ns"].tolist(), strict=True):
             times.extend(saved)
@@ -403,9 +392,7 @@ class Heterogeneous(Strategy):
         self.parts = [batch / total for batch in real]
         digest = hashlib.blake2b(repr((self.batches, self.parts)).encode(), digest_size=8).digest()
         number = torch.tensor([int.from_bytes(digest, "big") >> 1])
-        numbers = torch.empty(self.ranks, dtype=torch.int64)
-        self.comm.all_gather(numbers, number, WORLD, channel="control").wait()
-        if len(numbers.unique()) > 1:
+        if len(self.comm.gather(number).unique()) > 1:
             raise RuntimeError("ranks computed different shares from the same times")
 
     def _calibrate(self, total: int) -> list[Fit]:
@@ -470,17 +457,8 @@ class Heterogeneous(Strategy):
         for size in sizes:
             self.comm.barrier(WORLD)
             seconds += self.replica.time_steps(size, WARMUP_STEPS + steps)[WARMUP_STEPS:]
-        return [
-            [row[place : place + steps] for place in range(0, len(row), steps)]
-            for row in self._gather(seconds)
-        ]
-
-    def _gather(self, numbers: Sequence[float]) -> list[list[float]]:
-        """All ranks' numbers [k] as float64, in rank order."""
-        gathered = torch.empty(self.ranks * len(numbers), dtype=torch.float64)
-        mine = torch.tensor(numbers, dtype=torch.float64)
-        self.comm.all_gather(gathered, mine, WORLD, channel="control").wait()
-        return gathered.view(self.ranks, len(numbers)).tolist()
+        by_rank = self.comm.gather(torch.tensor(seconds, dtype=torch.float64))
+        return by_rank.view(self.ranks, len(sizes), steps).tolist()
 
 
 def _slope(sizes: Sequence[float], times: Sequence[float]) -> float:

@@ -336,9 +336,7 @@ class HSGD(Strategy):
         if level1 == "auto":  # all sum alike: a rank in a barrier does not answer another's reduce
             level1 = "collective" if device.type != "cpu" or self.comm.some_on_gpus else "shm"
         if level1 == "collective" and self.config.partition == "tensor":
-            raise ConfigError(
-                "strategy.partition=tensor: needs the models of all ranks on CPUs (cluster.device.kind=cpu)"
-            )
+            raise ConfigError("strategy.partition=tensor: needs all models on CPUs (cluster.device.kind=cpu)")
         return level1
 
     def _allocate(self) -> None:

@@ -24,7 +24,7 @@ code takes a fixed number there as well). Momenta stay with their ranks by defau
 import math
 from dataclasses import dataclass
 
-from .averaging import PeriodicStrategy, check_policies, samples_of_round
+from .averaging import PeriodicStrategy, check_policies
 from .communicator import Communicator
 from .errors import ConfigError, above, at_least, one_of
 from .progress import Plan, Progress
@@ -77,14 +77,11 @@ class LocalSGD(PeriodicStrategy):
         return 0.0 if config.period_rule == "qsr" else super().communication_share(config, plan, steps)
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
-        self.start(replica, comm)
-        self.period = self.config.sync_every
+        self.start_alone(replica, comm, progress)
         self.rate = math.inf  # η, the learning rate at the start of the round
-        if not self.holds_all(None):
-            # Under qsr rounds outgrow any distance of evaluations as the learning rate goes to zero.
-            qsr = self.config.period_rule == "qsr"
-            self.samples_between_syncs = math.inf if qsr else samples_of_round(self.period, progress)
-        replica.average_gradients_over(None)
+        if self.config.period_rule == "qsr" and not self.holds_all(None):
+            # Rounds outgrow any distance of evaluations as the learning rate goes to zero.
+            self.samples_between_syncs = math.inf
 
     def before_step(self, progress: Progress) -> None:
         super().before_step(progress)

@@ -45,9 +45,7 @@ class PostLocalSGDConfig:
 
     def __post_init__(self) -> None:
         if isinstance(self.switch_samples, str) and self.switch_samples != "auto":
-            raise ConfigError(
-                f"strategy.switch_samples={self.switch_samples}: must be auto or an integer >= 0"
-            )
+            raise ConfigError(f"strategy.switch_samples={self.switch_samples}: must be auto or a number")
         if isinstance(self.switch_samples, int):
             at_least("strategy.switch_samples", self.switch_samples, 0)
         at_least("strategy.sync_every", self.sync_every, 1)

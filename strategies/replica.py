@@ -51,7 +51,9 @@ class Replica(ABC):
         self.model = model
         self.criterion = criterion
         trainable = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
-        self.parameters = Layout(trainable, _device_of(model))
+        # The CPU for a model without tensors.
+        device = next((t.device for t in chain(model.parameters(), model.buffers())), torch.device("cpu"))
+        self.parameters = Layout(trainable, device)
         # Integer buffers (BatchNorm's batch counter) are equal on all ranks by construction: nobody averages
         # them.
         floating = [(n, b) for n, b in model.named_buffers() if b.is_floating_point()]
@@ -328,8 +330,3 @@ class Replica(ABC):
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         return [p.grad for p in self.parameters.tensors if p.grad is not None]
-
-
-def _device_of(model: nn.Module) -> torch.device:
-    """Where the model's tensors lie; the CPU for a model of none."""
-    return next((tensor.device for tensor in chain(model.parameters(), model.buffers())), torch.device("cpu"))

@@ -97,9 +97,7 @@ class SGP(Strategy):
     def check(cls, config: SGPConfig, plan: Plan) -> None:
         ranks = plan.topology.ranks
         if ranks > 1 and config.graph != "complete" and config.num_peers > ranks - 1:
-            raise ConfigError(
-                f"strategy.num_peers={config.num_peers}: must be <= {ranks - 1}, the number of other ranks"
-            )
+            raise ConfigError(f"strategy.num_peers={config.num_peers}: must be <= {ranks - 1}, other ranks")
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.replica, self.comm = replica, comm

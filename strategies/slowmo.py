@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .averaging import PeriodicStrategy, check_policies, samples_of_round
+from .averaging import PeriodicStrategy, check_policies
 from .communicator import Communicator
 from .errors import above, at_least, within
 from .progress import Progress
@@ -51,6 +51,7 @@ class SlowMoConfig:
 class SlowMo(PeriodicStrategy):
     Config = SlowMoConfig
     config: SlowMoConfig
+    outer_steps = True
     remembers = (*PeriodicStrategy.remembers, "round_start", "momentum", "rates", "slow_norms")
     tuned = (("sync_every", (3, 6, 12, 24)), ("slow_momentum", (0.2, 0.4, 0.6, 0.8)), ("slow_lr", (0.5, 1.0)))
     caveats = (
@@ -64,20 +65,11 @@ class SlowMo(PeriodicStrategy):
     )
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
-        self.start(replica, comm)
-        self.period = self.config.sync_every
-        if not self.holds_all(None):
-            self.samples_between_syncs = samples_of_round(self.period, progress)
+        self.start_alone(replica, comm, progress)
         self.round_start = replica.flat().to(self.model.dtype)  # θ_t
         self.momentum = torch.zeros_like(self.round_start)  # u
         self.rates = 0.0  # Σ of the learning rates of the round's steps
         self.slow_norms: list[float] = []
-        replica.average_gradients_over(None)
-
-    @property
-    def synchronous(self) -> bool:
-        """Never: a single rank takes momentum steps too."""
-        return False
 
     def before_step(self, progress: Progress) -> None:
         super().before_step(progress)

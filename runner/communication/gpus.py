@@ -25,9 +25,7 @@ def device_of(
     """The device that `cluster.device.kind` names for this rank, or that of its local rank.
 
     Where links or devices are emulated a rank takes a GPU only if `kind` says so: only CPUs are slowed down.
-
-    Raises:
-        MachineError: the rank is to take a GPU, and there is none for it.
+    Raises MachineError: the rank is to take a GPU, and there is none for it.
     """
     kind, place = cluster.device.kind_of(rank), topology.local_ranks[rank]
     if kind == "cpu" or (kind is None and launcher.asked_network != "none"):
@@ -68,11 +66,9 @@ def connect(
     """Join the other ranks at `host:port`.
 
     Rank 0 serves on the listening socket `listener_fd`, which the store then owns and closes, or opens the
-    port itself. `interface`: the network interface for gloo.
-    `mixed`: the configuration gives ranks devices of several kinds. `share_gpus`: ranks may share a GPU.
-
-    Raises:
-        MachineError: some ranks have a GPU and others do not, or two share one, without being configured so.
+    port itself. `interface`: the network interface for gloo. `mixed`: the configuration gives ranks devices
+    of several kinds. `share_gpus`: ranks may share a GPU. Raises MachineError: some ranks have a GPU and
+    others do not, or two share one, without being configured so.
     """
     if interface is not None:
         os.environ["GLOO_SOCKET_IFNAME"] = interface
@@ -124,10 +120,8 @@ def untimed(sharing: int) -> tuple[str, ...]:
 def check(names: Sequence[str], *, mixed: bool, share: bool) -> None:
     """Refuse, on all ranks alike, a mix of devices or a shared GPU that the configuration does not ask for.
 
-    `mixed`: `cluster.device.kind` names CPUs and GPUs. `share`: `launcher.share_gpus`.
-
-    Raises:
-        MachineError: some ranks see a GPU and others do not, or two take one.
+    `mixed`: `cluster.device.kind` names CPUs and GPUs. `share`: `launcher.share_gpus`. Raises MachineError:
+    some ranks see a GPU and others do not, or two take one.
     """
     without = [rank for rank, name in enumerate(names) if name == CPU]
     if without and len(without) < len(names) and not mixed:
@@ -139,9 +133,8 @@ def check(names: Sequence[str], *, mixed: bool, share: bool) -> None:
     sharing = most_on_one(names)
     if sharing > 1 and not share:
         raise MachineError(
-            f"launcher.share_gpus=false: {sharing} ranks would share a GPU; start as many ranks per node as "
-            "there are GPUs (cluster.ranks_per_node), take CPUs (cluster.device.kind=cpu), or allow it with "
-            "launcher.share_gpus=true, whose times are not valid"
+            f"launcher.share_gpus=false: {sharing} ranks would share a GPU; take fewer ranks per node, "
+            "cluster.device.kind=cpu, or launcher.share_gpus=true (no valid times)"
         )
 
 

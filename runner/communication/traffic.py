@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ...strategies.communicator import Communicator, Link
-from ...strategies.topology import WORLD, Group, Topology
+from ...strategies.topology import Group, Topology
 
 LINKS = ("intra", "inter")
 
@@ -230,13 +229,6 @@ class CountedCommunicator(Communicator):
     """A communicator that counts its traffic: real processes and virtual time."""
 
     traffic: Traffic
-
-    def gather(self, vector: Tensor) -> Tensor:
-        """All ranks' vectors [k] as [R, k], over the control channel; k must be equal on all ranks."""
-        ranks = self.topology.ranks
-        gathered = torch.empty(ranks * vector.numel(), dtype=vector.dtype)
-        self.all_gather(gathered, vector, WORLD, channel="control").wait()
-        return gathered.view(ranks, vector.numel())
 
     def gather_values(self, value: Any) -> list[Any]:
         """All ranks' values in rank order, which JSON must be able to hold; their sizes may differ."""

@@ -30,11 +30,7 @@ def check_data(run: RunParts, spec: Callable[[], InputSpec] | None = None) -> No
     """
     check_task(run)
     check_batches(run, spec)
-    check_strategy(run)
-
-
-def check_seed(run: RunParts) -> None:
-    within("seed", run.seed, 0, 2**63 - 1)
+    run.strategy_class.check(run.strategy, run.plan())
 
 
 def check_batch_of_ranks(run: RunParts) -> None:
@@ -52,9 +48,7 @@ def check_timing_only(run: RunParts) -> None:
     if not run.launcher.timing_only:
         return
     if run.train.target is not None:
-        raise ConfigError(
-            f"train.target={run.train.target}: launcher.timing_only=true learns nothing to reach it"
-        )
+        raise ConfigError(f"train.target={run.train.target}: launcher.timing_only=true learns nothing")
     needing = _needs_numbers(run)
     if needing is not None:
         raise ConfigError(
@@ -84,9 +78,8 @@ def check_precision(run: RunParts) -> None:
     # Who has the default `stop_agreed` averages gradients over all ranks in every step: all see one overflow.
     if run.cluster.ranks > 1 and run.strategy_class.stop_agreed is not Strategy.stop_agreed:
         raise ConfigError(
-            "train.precision=fp16: an overflow has to leave out a step on all ranks at once, and with "
-            f"strategy={run.strategy_name} not all would see it: backward does not end with sums over all "
-            "ranks; take bf16, which needs no scale"
+            "train.precision=fp16: all ranks have to leave out a step that overflows, and with "
+            f"strategy={run.strategy_name} not all would see it; take bf16, which needs no scale"
         )
     remembers = _needs_numbers(run)
     if remembers is not None:
@@ -100,17 +93,14 @@ def check_schedule(run: RunParts) -> None:
     """A schedule that reads the loss of each epoch needs epochs that all ranks have in common."""
     if run.schedule.reads_epoch_loss and issubclass(run.strategy_class, AsynchronousStrategy):
         raise ConfigError(
-            f"schedule={type(run.schedule).__name__.lower()}: reads the loss of each epoch over all "
-            f"ranks, and with strategy={run.strategy_name} ranks have no common epoch; "
-            "take another schedule"
+            f"schedule={type(run.schedule).__name__.lower()}: reads the loss of each epoch, and with "
+            f"strategy={run.strategy_name} ranks have no common epoch; take another schedule"
         )
 
 
 def check_sized_model(run: RunParts) -> None:
     if isinstance(run.model, Sized) and not run.launcher.timing_only:
-        raise ConfigError(
-            f"model={run.model.name}: has sizes and no layers; it is for launcher.timing_only=true"
-        )
+        raise ConfigError(f"model={run.model.name}: has no layers; it is for launcher.timing_only=true")
 
 
 def check_cluster(run: RunParts) -> None:
@@ -127,38 +117,29 @@ def check_reader(run: RunParts) -> None:
     reader, launcher = run.reader, run.launcher
     if not isinstance(reader, PackedReader):
         return
-    start = f"reader={reader.name}"
-    if issubclass(run.strategy_class, AsynchronousStrategy):
-        raise ConfigError(
-            f"{start}: gives all ranks equal steps of common batches, and with this strategy each draws its "
-            "own samples at its own pace; take reader=none"
-        )
-    if run.strategy_class.piece_shift:
-        raise ConfigError(
-            f"{start}: deals the pieces of a batch by itself, and this strategy wants them moved from rank "
-            "to rank; take reader=none"
-        )
-    if launcher.timing_only:
-        raise ConfigError(f"{start}: launcher.timing_only=true has no samples to read; take reader=none")
-    if launcher.loader_workers:
-        raise ConfigError(
-            f"{start}: reads ahead by itself (reader.prefetch_batches); take launcher.loader_workers=0, not "
-            f"{launcher.loader_workers}"
-        )
-    if launcher.prefetch_batches != LauncherConfig.prefetch_batches:
-        raise ConfigError(
-            f"{start}: launcher.prefetch_batches={launcher.prefetch_batches} is of launcher.loader_workers, "
-            "which read no packed file; take reader.prefetch_batches"
-        )
+    kind = kind_of(run.dataset.task, "dataset")
+    impossible = {
+        "gives all ranks equal steps of common batches, and with this strategy each draws its own samples at "
+        "its own pace": issubclass(run.strategy_class, AsynchronousStrategy),
+        "deals the pieces of a batch by itself, and this strategy wants them moved from rank to rank": bool(
+            run.strategy_class.piece_shift
+        ),
+        "launcher.timing_only=true has no samples to read": launcher.timing_only,
+        f"a packed file has one label an image, and the data set is for {kind.name}": kind
+        is not Classification,
+    }
+    for reason, applies in impossible.items():
+        if applies:
+            raise ConfigError(f"reader={reader.name}: {reason}; take reader=none")
+    for key, usual in (("loader_workers", 0), ("prefetch_batches", LauncherConfig.prefetch_batches)):
+        if (given := getattr(launcher, key)) != usual:
+            raise ConfigError(
+                f"reader={reader.name}: reads ahead by itself (reader.prefetch_batches); take "
+                f"launcher.{key}={usual}, not {given}"
+            )
     for key in ("cold", "warm"):
         if getattr(reader, key) and not reads(reader, launcher):
             raise ConfigError(f"reader.{key}=true: nothing is read with launcher={launcher.name}; take false")
-    kind = kind_of(run.dataset.task, "dataset")
-    if kind is not Classification:
-        raise ConfigError(
-            f"{start}: a packed file has one label an image, and the data set is for {kind.name}; "
-            "take reader=none"
-        )
     path_of(run.dataset, reader)
 
 
@@ -237,13 +218,8 @@ def check_batch_norm(sampler: Sampler, parts: int) -> None:
     )
 
 
-def check_strategy(run: RunParts) -> None:
-    """What the strategy itself refuses, as far as its plan is known."""
-    run.strategy_class.check(run.strategy, run.plan())
-
-
 CHECKS: tuple[Callable[[RunParts], None], ...] = (
-    check_seed,
+    lambda run: within("seed", run.seed, 0, 2**63 - 1),
     check_batch_of_ranks,
     check_timing_only,
     check_precision,

@@ -166,13 +166,9 @@ class DeviceConfig:
         _speeds("cluster.device.speeds", self.speeds, ranks, "ranks")
         self.straggler.check(ranks)
         if len(self.kind) > 1 and len(self.kind) != ranks:
-            raise ConfigError(
-                f"cluster.device.kind={list(self.kind)}: must be one, or {ranks}, one for each of the ranks"
-            )
+            raise ConfigError(f"cluster.device.kind={list(self.kind)}: must be one, or one for each rank")
         if len(self.kind) > 1 and not self.real_kinds:
-            raise ConfigError(
-                f"cluster.device.kind={list(self.kind)}: kinds by rank are {' and '.join(REAL_KINDS)}"
-            )
+            raise ConfigError(f"cluster.device.kind={list(self.kind)}: by rank it is cpu or cuda")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,9 +218,7 @@ class ClusterConfig:
             if self.links != LinksConfig() or device != DeviceConfig() or self.failures_s:
                 raise ConfigError(
                     f"launcher={launcher}: real processes have the links and devices of their machine; "
-                    "cluster.links, cluster.device and cluster.failures_s are for launcher=emulated "
-                    "(this machine's processes with slower links and devices) and launcher=simulated "
-                    "(virtual time); or take cluster=laptop"
+                    "take cluster=laptop, or launcher=emulated or simulated, which model those of a cluster"
                 )
             return
         if self.failures_s:

@@ -38,10 +38,11 @@ class LauncherConfig:
     extrapolate: bool = False
 
     def __post_init__(self) -> None:
-        if self.timing_only and not self.virtual:
-            raise ConfigError("launcher.timing_only=true: needs virtual time, launcher=simulated")
-        if self.timeline and not self.virtual:
-            raise ConfigError("launcher.timeline=true: only launcher=simulated draws one")
+        for key in ("timing_only", "timeline"):
+            if getattr(self, key) and not self.virtual:
+                raise ConfigError(f"launcher.{key}=true: needs virtual time, launcher=simulated")
+        if self.pin and self.virtual:
+            raise ConfigError("launcher.pin=true: virtual ranks have no cores; leave it false")
         above("launcher.stall_s", self.stall_s, 0)
         at_least("launcher.loader_workers", self.loader_workers, 0)
         at_least("launcher.prefetch_batches", self.prefetch_batches, 1)
@@ -81,14 +82,6 @@ class SimulatedConfig(LauncherConfig):
     virtual: ClassVar[bool] = True
 
     name: str = "simulated"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.pin:
-            raise ConfigError(
-                "launcher.pin=true: virtual ranks have no cores; launcher=local, torchrun and slurm have "
-                "real ones"
-            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,25 +230,17 @@ OWN_OPTIONS = {
     "gpus-per-node": "launcher.gpus_per_rank",
     "gpus-per-task": "launcher.gpus_per_rank",
     "time": "launcher.timeout_min",
-    "partition": "launcher.partition",
-    "account": "launcher.account",
-    "qos": "launcher.qos",
-    "mem": "launcher.mem",
-    "exclusive": "launcher.exclusive",
+    **{name: f"launcher.{name}" for name in ("partition", "account", "qos", "mem", "exclusive")},
     "array": "the runs of the sweep and launcher.array_parallelism",
     "job-name": "the runs: it keeps a second submission away",
     "signal": "launcher.grace_s",
-    "requeue": "launcher.max_requeues",
-    "no-requeue": "launcher.max_requeues",
-    "output": "results_dir",
-    "error": "results_dir",
-    "open-mode": "launcher.max_requeues",
+    **dict.fromkeys(("requeue", "no-requeue", "open-mode"), "launcher.max_requeues"),
+    **dict.fromkeys(("output", "error"), "results_dir"),
+    **dict.fromkeys(
+        ("parsable", "wait", "test-only", "wrap", "quiet", "chdir"),
+        "daso-bench, which has to read sbatch's answer and find its files",
+    ),
 }
-
-OWN_OPTIONS |= dict.fromkeys(
-    ("parsable", "wait", "test-only", "wrap", "quiet", "chdir"),
-    "daso-bench, which has to read sbatch's answer and find its files",
-)
 OWN_STEP_OPTIONS = {
     **{name: OWN_OPTIONS[name] for name in ("nodes", "ntasks", "ntasks-per-node", "cpus-per-task")},
     **{name: OWN_OPTIONS[name] for name in ("gpus-per-node", "gpus-per-task", "time", "signal")},

@@ -168,13 +168,7 @@ def _part(tree: Mapping[str, Any], group: str, base: type[T], needed: str) -> T:
 def _launcher(node: Any) -> LauncherConfig:
     """Each launcher has keys of its own; one that another launcher has is unknown to it."""
     if isinstance(node, Mapping) and TARGET in node:
-        kind = locate_target(node, "launcher")
-        if not issubclass(kind, LauncherConfig):
-            raise ConfigError(
-                f"launcher.{TARGET}={kind.__module__}.{kind.__qualname__}: must be a subclass of "
-                f"{LauncherConfig.__module__}.{LauncherConfig.__name__}"
-            )
-        return typed(kind, node, "launcher")
+        return _part({"launcher": node}, "launcher", LauncherConfig, "its keys")
     name = str(node.get("name")) if isinstance(node, Mapping) else ""
     one_of("launcher.name", name, tuple(LAUNCHERS))
     return typed(LAUNCHERS[name], node, "launcher")
@@ -231,9 +225,7 @@ def in_its_role(config: RunConfig) -> RunConfig:
 def _fresh_seeds(config: RunConfig) -> dict[str, Any]:
     """Other seeds than the baseline's."""
     if config.seed >= FRESH:
-        raise ConfigError(
-            f"seed={config.seed}: must be below {FRESH} with study.role=fresh_seeds, which adds it"
-        )
+        raise ConfigError(f"seed={config.seed}: must be below {FRESH}, which study.role=fresh_seeds adds")
     return {"seed": config.seed + FRESH}
 
 

@@ -17,10 +17,8 @@ def build(model: Model, spec: InputSpec) -> nn.Module:
     """The module that `model`, a model's configuration, makes for samples of `spec`.
 
     Lazy layers (`nn.LazyLinear`) get their shapes from a forward pass of two blank samples in evaluation
-    mode; their numbers come from torch's generator, as those of other layers do.
-
-    Raises:
-        ConfigError: parameters have several floating types, or lazy layers are not reached by that pass.
+    mode; their numbers come from torch's generator, as those of other layers do. Raises ConfigError:
+    parameters have several floating types, or lazy layers are not reached by that pass.
     """
     module = model.build(spec)
     dtype = _one_type(model, module)

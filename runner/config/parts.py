@@ -79,9 +79,7 @@ class TrainConfig:
 
     def _check_target(self) -> None:
         if self.target is not None and self.target_metric != "loss" and not 0 < self.target <= 1:
-            raise ConfigError(
-                f"train.target={self.target}: must be above 0 and at most 1 (a share, 0.95 for 95 %)"
-            )
+            raise ConfigError(f"train.target={self.target}: must be above 0 and at most 1 (0.95 for 95 %)")
         if self.target is not None and self.target_metric == "loss":
             above("train.target", self.target, 0)
         if self.target is None and self.stop != "budget":
@@ -90,9 +88,7 @@ class TrainConfig:
     def _check_checkpoints(self) -> None:
         every = self.checkpoint_every_samples
         if isinstance(every, str) and every != "auto":
-            raise ConfigError(
-                f"train.checkpoint_every_samples={every}: must be auto, a number of samples or null"
-            )
+            raise ConfigError(f"train.checkpoint_every_samples={every}: must be auto, a number or null")
         if isinstance(every, int):
             at_least("train.checkpoint_every_samples", every, 1)
 

@@ -161,9 +161,8 @@ class ChunkedShuffle(PackedReader):
         count, needed = len(self.chunks(packed)), CHUNKS_A_NODE * nodes
         if nodes > 1 and count < needed:
             raise ConfigError(
-                f"reader.chunk_mib={self.chunk_mib:g}: makes {count} chunks of the {len(packed)} records of "
-                f"{packed.path}, and {nodes} nodes need {needed} ({CHUNKS_A_NODE} each), or a node has much "
-                "the same samples in every epoch; take smaller chunks, or another reader"
+                f"reader.chunk_mib={self.chunk_mib:g}: makes {count} chunks of {packed.path}, and {nodes} "
+                f"nodes need {needed} ({CHUNKS_A_NODE} each); take smaller chunks, or another reader"
             )
 
     def order(self, packed: Packed, seed: int) -> RecordOrder:

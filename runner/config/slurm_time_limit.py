@@ -1,4 +1,4 @@
-"""Time limits: every spelling that Slurm knows in, one spelling out.
+"""Time limits: every spelling that Slurm knows in minutes, and minutes in words.
 
 `man sbatch`, --time: "minutes", "minutes:seconds", "hours:minutes:seconds", "days-hours",
 "days-hours:minutes" and "days-hours:minutes:seconds"; seconds are rounded up to the next minute.
@@ -29,15 +29,10 @@ def minutes(value: int | str, key: str) -> int:
     return math.ceil(seconds / 60)
 
 
-def spelled(minutes: int) -> str:
-    """The limit as `--time=` takes it: "1-02:30:00", below a day "02:30:00"."""
-    days, hours, rest = _parts(minutes)
-    return (f"{days}-" if days else "") + f"{hours:02}:{rest:02}:00"
-
-
 def for_people(minutes: int) -> str:
     """The limit as people read it: "1 d 2 h 30 min"."""
-    parts = zip(_parts(minutes), ("d", "h", "min"), strict=True)
+    hours, rest = divmod(minutes, 60)
+    parts = zip((*divmod(hours, 24), rest), ("d", "h", "min"), strict=True)
     return " ".join(f"{count} {unit}" for count, unit in parts if count) or "0 min"
 
 
@@ -61,8 +56,3 @@ def _seconds(text: object) -> int | None:
     if seconds > 59 or (minutes > 59 and match["h"] is not None) or (hours > 23 and match.re is _WITH_DAYS):
         return None
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-
-
-def _parts(minutes: int) -> tuple[int, int, int]:
-    hours, rest = divmod(minutes, 60)
-    return *divmod(hours, 24), rest

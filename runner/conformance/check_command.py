@@ -3,7 +3,6 @@
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
@@ -18,22 +17,17 @@ from ..config.overrides import key_of
 from ..config.typed import locate_target, plain, typed
 from ..machine.cores import usable_cores
 from ..records import display
+from ..records.run_directory import FAILED, OK, WRONG_REQUEST
 from .checks import Candidate, CheckResult, RanksOfNodes
 from .kit import LAYERS, run
 
 BUILTIN = "daso_bench.strategies."
 ALL = "all"
 RANKS: tuple[RanksOfNodes, ...] = ((1, 1), (2, 2), (2, 1))
-# Periods are shortened to fit several into the trial run and to cut the last one short, unless the user names
-# the key.
-SMALL: dict[str, dict[str, Any]] = {
-    "local_sgd": {"sync_every": 4},
-    "post_local_sgd": {"sync_every": 4},
-    "ednncomm": {"sync_every": 4},
-    "diloco": {"sync_every": 4},
-    "slowmo": {"sync_every": 4},
-}
-OK, FAILED, WRONG_REQUEST = 0, 1, 2
+# Their periods are shortened to fit several into the trial run and to cut the last one short, unless the user
+# names the key.
+LONG_PERIODS = ("local_sgd", "post_local_sgd", "ednncomm", "diloco", "slowmo")
+SHORT = {"sync_every": 4}
 JOBS = 2
 WIDEST_NAME = 40
 _STYLES = {"ok": "green", "refuses": "yellow", "FAILED": "bold red"}
@@ -48,10 +42,8 @@ def check(
 ) -> int:
     """Try the strategies that `words` name (see `candidates`) on `ranks`; returns the exit code.
 
-    0: all checks passed; 1: a check failed; 2: nothing could be checked, every strategy refused.
-
-    Raises:
-        ConfigError: the request itself is wrong.
+    0: all checks passed; 1: a check failed; 2: nothing could be checked, every strategy refused. Raises
+    ConfigError: the request itself is wrong.
     """
     torch.set_num_threads(1)
     console, began = display.make_console(), time.perf_counter()
@@ -140,8 +132,7 @@ def _show_failures(console: Console, findings: Sequence[CheckResult]) -> None:
 def candidates(words: Sequence[str], config_dir: Path | None = None) -> list[tuple[Candidate, list[str]]]:
     """The strategies that `words` name (see `asked`), each with the overrides of its keys.
 
-    Raises:
-        ConfigError: an unknown strategy or key, or a word about anything else.
+    Raises ConfigError: an unknown strategy or key, or a word about anything else.
     """
     names, overrides = asked(words, config_dir)
     return [_candidate(name, overrides, config_dir) for name in names]
@@ -151,9 +142,7 @@ def asked(words: Sequence[str], config_dir: Path | None = None) -> tuple[list[st
     """Names of strategies, and overrides of keys for each of them.
 
     `strategy=NAME`, `strategy=A,B`, or `strategy=all` with those of `config_dir`; without it all built-in.
-
-    Raises:
-        ConfigError: a word about anything else.
+    Raises ConfigError: a word about anything else.
     """
     overrides: list[str] = []
     names: list[str] = []
@@ -182,20 +171,14 @@ def _candidate(name: str, overrides: Sequence[str], config_dir: Path | None) -> 
     if not issubclass(kind, Strategy):
         raise ConfigError(f"strategy={name}: {kind.__name__} is not a subclass of {BUILTIN}base.Strategy")
     builtin = kind.__module__.removeprefix(BUILTIN) if kind.__module__.startswith(BUILTIN) else None
-    named = {key_of(word) for word in overrides}
-    small = {
-        key: value for key, value in SMALL.get(builtin or "", {}).items() if f"strategy.{key}" not in named
-    }
+    named = "strategy.sync_every" in map(key_of, overrides)
+    small = {} if named or builtin not in LONG_PERIODS else SHORT
     words = [*overrides, *(f"strategy.{key}={value}" for key, value in small.items())]
     return Candidate(name, kind, typed(kind.Config, {**keys, **small}, "strategy"), builtin), words
 
 
 def ranks_of(text: str) -> RanksOfNodes:
-    """`2,1` as (2, 1): ranks of each node.
-
-    Raises:
-        ConfigError: not whole numbers >= 1 separated by commas.
-    """
+    """`2,1` as (2, 1): ranks of each node. Raises ConfigError: not whole numbers >= 1 separated by commas."""
     parts = text.split(",")
     if not all(part.strip().isdigit() and int(part) > 0 for part in parts):
         raise ConfigError(f"--ranks {text}: must be ranks of each node, whole numbers >= 1 as in 2,1")

@@ -148,8 +148,7 @@ def hears_stop_requests(candidate: Candidate, ranks: RanksOfNodes) -> str:
 def largest_delay(candidate: Candidate, ranks: RanksOfNodes) -> int | str:
     """Steps after which the slowest stop request was agreed on; a remark where none was tried.
 
-    Raises:
-        Failed: ranks do not agree on a request, or not at the same step, or make an extra call for it.
+    Raises Failed: ranks do not agree on a request, or not at the same step, or make an extra call for it.
     """
     total, quiet = sum(ranks), plain(candidate, ranks)
     for history in quiet:

@@ -137,9 +137,6 @@ class GivenOrder(BatchOrder):
     def piece(self, progress: Progress) -> Tensor:
         raise NotImplementedError("batches are given, not drawn from a data set")
 
-    def place(self, progress: Progress) -> Place:
-        return progress.epoch, progress.batch
-
     def upcoming(self, progress: Progress) -> Iterator[tuple[Place, Tensor]]:
         raise NotImplementedError("batches are given, not drawn from a data set")
 
@@ -153,10 +150,7 @@ class GivenOrder(BatchOrder):
         if self.independent:
             progress.batch += 1
             return min(progress.samples // self.samples_per_epoch, progress.epochs) - progress.epoch
-        if progress.last_batch:
-            return 1
-        progress.batch += 1
-        return 0
+        return super().advance(progress)
 
 
 class GivenBatches(Loader):

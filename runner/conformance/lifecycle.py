@@ -114,9 +114,7 @@ def no_trace(candidate: Candidate, ranks: RanksOfNodes) -> None:
                 raise Failed(f"rank {looked.rank}, {when(candidate, place)}: changed by a look: {names[0]}")
         require_same_walk(looked, unlooked, "a run that is looked at in each step")
         if looked.agreed != unlooked.agreed or looked.met != unlooked.met:
-            raise Failed(
-                f"rank {looked.rank}: stop_agreed() or is_sync_point() answer otherwise when looked at"
-            )
+            raise Failed(f"rank {looked.rank}: stop_agreed() or is_sync_point() differ when looked at")
 
 
 def drains(candidate: Candidate, ranks: RanksOfNodes) -> None:

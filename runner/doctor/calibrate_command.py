@@ -280,9 +280,7 @@ def _config(words: Sequence[str], config_dir: Path | None, cwd: Path) -> tuple[R
     processes cannot measure."""
     config = load.run_config(words, config_dir=config_dir, cwd=cwd)
     if config.launcher.name != "local":
-        raise ConfigError(
-            f"launcher={config.launcher.name}: calibrate measures real processes; leave launcher=local"
-        )
+        raise ConfigError(f"launcher={config.launcher.name}: calibrate needs real processes; take local")
     if config.strategy_class is not DDP or config.strategy != DDP.Config():
         raise ConfigError(
             f"strategy={config.strategy_name}: calibrate measures the machine by plain ddp, for all "

@@ -47,10 +47,7 @@ def measure(task: RankTask, link: Link) -> None:
     """Do what the run directory asks for; rank 0 sends the measurements as its summary.
 
     task.json: `part` (steps, sums or overlap) and its arguments. Those of all: `rounds`; `own`, the samples
-    of the run's own step on each rank.
-
-    Raises:
-        ConfigError: the run directory asks for something impossible.
+    of the run's own step on each rank. Raises ConfigError: the run directory asks for something impossible.
     """
     wanted = read_json(task.run_dir / TASK)
     config, comm = meet(task)

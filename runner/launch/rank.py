@@ -183,8 +183,7 @@ def _write_environment(task: RankTask, launcher: str, comm: TorchCommunicator, a
 def run_all(task: RankTask, link: Link) -> None:
     """Train all ranks of the run in `task.run_dir` in this process, in virtual time.
 
-    Raises:
-        NodeLost: this attempt has come to its time in `cluster.failures_s`.
+    Raises NodeLost: this attempt has come to its time in `cluster.failures_s`.
     """
     torch.set_num_threads(task.threads)
     run_dir = task.run_dir

@@ -297,8 +297,7 @@ class RemoteRanks(Ranks):
                 return way
         raise MachineError(
             f"rank 0 on {zero['host']} is known as {ways[0]}, which no other node reaches; give its name "
-            "an address of the network in /etc/hosts or the name server, or name the interface with "
-            "launcher.interface=NAME"
+            "an address of the network, or name the interface with launcher.interface=NAME"
         )
 
 

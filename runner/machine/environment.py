@@ -45,8 +45,7 @@ def device_index(local_rank: int, visible: int, *, share: bool = False) -> int |
         return local_rank % visible
     raise MachineError(
         f"local rank {local_rank} has no device of its own: {visible} are visible; start at most {visible} "
-        "ranks per node, take CPUs (cluster.device.kind=cpu), or let ranks share GPUs, whose times are not "
-        "valid (launcher.share_gpus=true)"
+        "ranks per node, take cluster.device.kind=cpu, or launcher.share_gpus=true (no valid times)"
     )
 
 

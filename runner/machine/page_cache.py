@@ -18,14 +18,13 @@ SAMPLED_FILES = 256  # of a data set of many files: some milliseconds
 ALLOWED = 0.02  # share of the pages that may be in another state than configured
 
 
-def drop(path: Path) -> float | None:
-    """Drop the pages of a file from the cache; returns the share of them that is still cached.
+def drop(path: Path) -> None:
+    """Drop the pages of a file from the cache, where the system can.
 
-    None where the system cannot drop them or does not report them. Pages that a process has mapped stay, and
-    those of a file in memory (tmpfs).
+    Pages that a process has mapped stay, and those of a file in memory (tmpfs).
     """
     if not hasattr(os, "posix_fadvise"):
-        return None
+        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)  # a page that is not on the disk yet cannot be dropped
@@ -34,11 +33,10 @@ def drop(path: Path) -> float | None:
         raise located(error, path) from error
     finally:
         os.close(descriptor)
-    return cached(path)
 
 
-def read_in(path: Path) -> float | None:
-    """Read all of a file; returns the share of its pages that is in the cache then, as `cached` does."""
+def read_in(path: Path) -> None:
+    """Read all of a file."""
     into = bytearray(READ_BYTES)
     with open(path, "rb", buffering=0) as file:
         try:
@@ -46,25 +44,16 @@ def read_in(path: Path) -> float | None:
                 pass
         except OSError as error:
             raise located(error, path, file.tell()) from error
-    return cached(path)
 
 
-def cached(path: Path) -> float | None:
-    """The share of a file's pages that is in the cache; None where the system does not report it.
+def cached(folder: Path, files: Sequence[str]) -> float | None:
+    """The share of the pages of `files` below `folder` that is in the cache; None where it is not reported.
 
     Linux reports it of files that the user owns or may write to; all pages of others are reported as cached.
-    """
-    counts = _counts(path)
-    return counts[0] / counts[1] if counts and counts[1] else None
-
-
-def cached_of_many(folder: Path, files: Sequence[str]) -> float | None:
-    """As `cached`, of the pages of many files below `folder` together.
-
     Looks at no more than `SAMPLED_FILES` of them, evenly spaced, and reads nothing. A file that cannot be
     opened is left out.
     """
-    known: list[tuple[int, int]] = []
+    resident = pages = 0
     for place in range(0, len(files), max(1, math.ceil(len(files) / SAMPLED_FILES))):
         try:
             counts = _counts(folder / files[place])
@@ -72,9 +61,8 @@ def cached_of_many(folder: Path, files: Sequence[str]) -> float | None:
             continue
         if counts is None:
             return None
-        known.append(counts)
-    pages = sum(pages for _, pages in known)
-    return sum(resident for resident, _ in known) / pages if pages else None
+        resident, pages = resident + counts[0], pages + counts[1]
+    return resident / pages if pages else None
 
 
 def _counts(path: Path) -> tuple[int, int] | None:

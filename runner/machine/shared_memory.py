@@ -35,10 +35,8 @@ _LOOK_AGAIN_S = 1.0
 def offer(numel: int, dtype: torch.dtype) -> tuple[int, str]:
     """Make zeroed memory for `numel` elements.
 
-    Returns its descriptor and the address by which others `take` it.
-
-    Raises:
-        MachineError: the system has not enough memory.
+    Returns its descriptor and the address by which others `take` it. Raises MachineError: the system has not
+    enough memory.
     """
     size = -(-max(1, numel * dtype.itemsize) // LINE) * LINE
     try:
@@ -57,8 +55,7 @@ def offer(numel: int, dtype: torch.dtype) -> tuple[int, str]:
 def take(address: str) -> int:
     """A descriptor of the memory at `address`.
 
-    Raises:
-        MachineError: this process cannot see the maker's memory, or sees another one under that address.
+    Raises MachineError: this process cannot see the maker's memory, or sees another one under that address.
     """
     inode, size, path = address.split(" ", 2)
     try:

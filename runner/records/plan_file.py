@@ -3,13 +3,13 @@
 One row for each stage, written by the front end before its first run starts. Fields: docs/records.md.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .json_lines import read_records
+from .target_crossing import is_number
 
 FILE = "plan.jsonl"
 PLAN_SCHEMA_VERSION = 1
@@ -47,13 +47,13 @@ def declared(folder: Path) -> dict[str, float]:
 def _stage(row: Mapping[str, Any]) -> Stage | None:
     """None for a row without a time."""
     unix, level = row.get("unix"), row.get("level")
-    if unix is None or not _is_number(unix):
+    if unix is None or not is_number(unix):
         return None
     return Stage(
         unix=unix,
         baseline=str(row.get("baseline") or ""),
-        level=level if _is_number(level) else None,
-        targets=tuple(value for value in _items(row, "targets") if value is None or _is_number(value)),
+        level=level if is_number(level) else None,
+        targets=tuple(value for value in _items(row, "targets") if value is None or is_number(value)),
         runs=tuple(run for run in _items(row, "runs") if isinstance(run, str)),
     )
 
@@ -61,7 +61,3 @@ def _stage(row: Mapping[str, Any]) -> Stage | None:
 def _items(row: Mapping[str, Any], name: str) -> list[Any]:
     value = row.get(name)
     return value if isinstance(value, list) else []
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -288,9 +288,7 @@ def _lock(descriptor: int) -> bool:
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise
-            raise MachineError(
-                f"results_dir: this file system cannot lock files ({error.strerror})"
-            ) from error
+            raise MachineError(f"results_dir: files cannot be locked here ({error.strerror})") from error
         else:
             return True
     return False
@@ -330,7 +328,6 @@ def check_same_data(run_dir: Path, files: str) -> None:
         return
     if before and files != before:
         raise ConfigError(
-            f"{run_dir / DATA_FILE}: the files of the data set are others than those that the run was "
-            f"started with (names, labels, sizes, content; digest {before}, now {files or 'none'}); bring "
-            "those back, or start anew with run.repeat=1"
+            f"{run_dir / DATA_FILE}: the run was started with other files of the data set (digest {before}, "
+            f"now {files or 'none'}); bring those back, or start anew with run.repeat=1"
         )

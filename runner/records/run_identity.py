@@ -26,8 +26,7 @@ def id_of_tree(tree: Mapping[str, Any], names: Sequence[str]) -> str:
         tree: builtin values, all groups spelled out.
         names: of the strategy, the model and the data set.
 
-    Raises:
-        KeyError, TypeError, AttributeError: a group is missing or is no mapping.
+    Raises KeyError, TypeError, AttributeError: a group is missing or is no mapping.
     """
     launcher, run = tree["launcher"], tree["run"]
     network = launcher.get("network", "none")

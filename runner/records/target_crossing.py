@@ -10,11 +10,12 @@ from .json_lines import Row
 
 def best(rows: Iterable[Row], field: str = "accuracy") -> Row | None:
     """The first row with the highest finite `field`; None if no row has one."""
-    finite = [row for row in rows if _finite(row.get(field))]
+    finite = [row for row in rows if is_number(row.get(field))]
     return max(finite, key=lambda row: row[field], default=None)
 
 
-def _finite(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether a value of a record is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
@@ -45,7 +46,7 @@ def meets(row: Row, target: float, metric: str = "accuracy") -> bool:
     an accuracy is a number right, ceil(target * count): rounding cannot decide.
     """
     value = row.get(metric)
-    if value is None or not _finite(value):
+    if value is None or not is_number(value):
         return False
     if metric == "loss":
         return value <= target

@@ -254,8 +254,7 @@ def baseline_of(arms: Sequence[StudyArm], results: Results) -> str:
 def _is_plain_ddp(config: RunConfig) -> bool:
     if config.strategy_name != "ddp":
         return False
-    strategy = config.strategy
-    return strategy.hook == "none" and strategy.overlap and strategy.algorithm != "best"
+    return config.strategy.hook == "none" and config.strategy.overlap
 
 
 def common_times(results: Results) -> dict[str, list[float]]:

@@ -37,9 +37,9 @@ class BatchOrder(ABC):
     def piece(self, progress: Progress) -> Tensor:
         """Indices int64 [b] of this rank's samples in this step."""
 
-    @abstractmethod
     def place(self, progress: Progress) -> Place:
         """The place of this step."""
+        return progress.epoch, progress.batch
 
     @abstractmethod
     def upcoming(self, progress: Progress) -> Iterator[tuple[Place, Tensor]]:
@@ -56,9 +56,12 @@ class BatchOrder(ABC):
     def counted(self, sizes: tuple[int, ...]) -> int:
         """How many samples of `sizes` this rank may count for this step."""
 
-    @abstractmethod
     def advance(self, progress: Progress) -> int:
         """Advance by one step, which `progress.samples` counts already; returns how many epochs ended."""
+        if progress.last_batch:
+            return 1
+        progress.batch += 1
+        return 0
 
     def digest(self, batches: int) -> str | None:
         """A digest of the samples of the first global batches; None where ranks have no common batches."""
@@ -87,9 +90,6 @@ class GlobalOrder(BatchOrder):
     def piece(self, progress: Progress) -> Tensor:
         return self.sampler.piece(*self.place(progress), self.rank, *self._split())
 
-    def place(self, progress: Progress) -> Place:
-        return progress.epoch, progress.batch
-
     def upcoming(self, progress: Progress) -> Iterator[tuple[Place, Tensor]]:
         (first, batch), cut = self.place(progress), self._split()
         # Another sampler: each keeps the order of one epoch, and the step may still be in the one before.
@@ -107,12 +107,6 @@ class GlobalOrder(BatchOrder):
         if sizes is not self._counted[0]:
             self._counted = sizes, sum(sizes)
         return self._counted[1]
-
-    def advance(self, progress: Progress) -> int:
-        if not progress.last_batch:
-            progress.batch += 1
-            return 0
-        return 1
 
     def digest(self, batches: int) -> str | None:
         return self.sampler.digest(batches)

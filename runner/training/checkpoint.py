@@ -32,11 +32,7 @@ def rank_file(rank: int) -> str:
 
 
 def write_file(path: Path, content: Any) -> None:
-    """`torch.save` and flush to the disk.
-
-    Raises:
-        MachineError: the disk is full or not writable.
-    """
+    """`torch.save` and flush to the disk. Raises MachineError: the disk is full or not writable."""
     try:
         with path.open("wb") as file:
             torch.save(content, file)

@@ -281,12 +281,11 @@ class TrainContext:
             ConfigError: ranks have different data files.
             RuntimeError: ranks have built different models.
         """
-        replica, ranks = self.replica, self.comm.topology.ranks
+        replica = self.replica
         files = int.from_bytes(hashlib.blake2b(self.data.files.encode(), digest_size=8).digest(), signed=True)
-        digests = torch.zeros(3 * ranks, dtype=torch.int64)
         of_rank = torch.tensor([files, replica.parameters.digest(), replica.buffers.digest()])
-        self.comm.all_gather(digests, of_rank, WORLD, channel="control").wait()
-        differ = digests.view(ranks, 3) != digests[:3]
+        digests = self.comm.gather(of_rank)
+        differ = digests != digests[0]
         if differ[:, 0].any():
             where = ", ".join(map(str, differ[:, 0].nonzero().flatten().tolist()))
             raise ConfigError(
@@ -306,12 +305,7 @@ class TrainContext:
 
         None where ranks have no common order, or nothing is computed.
         """
-        layout = self.replica.parameters
-        weights = (
-            layout.pack()[: layout.numel].detach().cpu().contiguous().numpy().tobytes()
-            if layout.numel
-            else b""
-        )
+        weights = self.replica.parameters.pack().cpu().numpy().tobytes()
         return {
             **({"files": self.data.files} if self.data.files else {}),
             "initial_weights": hashlib.blake2b(weights, digest_size=8).hexdigest() if weights else None,

@@ -69,8 +69,7 @@ def score(
 def add_scores(part: Score, comm: Communicator, expected: int) -> Score:
     """The sum of all ranks' scores, on every rank; `part` is this rank's.
 
-    Raises:
-        RuntimeError: not every one of the `expected` samples was scored exactly once.
+    Raises RuntimeError: not every one of the `expected` samples was scored exactly once.
     """
     sums = torch.cat([part.counts.flatten(), torch.tensor([part.samples])])
     losses = torch.tensor([part.loss_sum], dtype=torch.float64)
@@ -159,7 +158,7 @@ class Evaluator:
         clock.record_time("step_other")
         segment = clock.segment
         clock.enter("eval")
-        times = self.accounting.gather(schedule.copy_times().flatten()).view(-1, len(copies), 3)
+        times = self.context.comm.gather(schedule.copy_times().flatten()).view(-1, len(copies), 3)
         with context.replica.kept():
             cost = 0
             for number, copy in enumerate(copies):
@@ -179,7 +178,7 @@ class Evaluator:
         model = copy.part()
         if not cost and not context.strategy.copies_are_whole:
             averaging_ns = torch.tensor([clock.total() - started], dtype=torch.int64)
-            cost = int(self.accounting.gather(averaging_ns).max())  # added to each stamp
+            cost = int(self.context.comm.gather(averaging_ns).max())  # added to each stamp
         replica.load(model[: replica.numel])
         replica.buffers.unpack(model[replica.numel :])
         total = self._score()

@@ -226,8 +226,12 @@ class PackedLoader(Loader):
         self._before = Counters(**counts)
 
     def _look_at_cache(self, reader: PackedReader) -> None:
-        make = page_cache.drop if reader.cold else page_cache.read_in if reader.warm else page_cache.cached
-        self.still_cached = make(self._batch_order.set.packed.path)
+        path = self._batch_order.set.packed.path
+        if reader.cold:
+            page_cache.drop(path)
+        elif reader.warm:
+            page_cache.read_in(path)
+        self.still_cached = page_cache.cached(path.parent, [path.name])
         if reader.cold or reader.warm:
             share = math.nan if self.still_cached is None else self.still_cached
             self.lacking = _worse(self.lacking, share if reader.cold else 1 - share)

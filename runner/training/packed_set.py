@@ -116,9 +116,7 @@ def _opened(dataset: Dataset, reader: PackedReader) -> Packed:
     try:
         return Packed(path, random_access=reader.random_access)
     except FileNotFoundError as error:
-        raise ConfigError(
-            f"reader={reader.name}: there is no packed file {path}; make it: {again}"
-        ) from error
+        raise ConfigError(f"reader={reader.name}: there is no file {path}; make it: {again}") from error
     except BadFile as error:
         raise ConfigError(f"{error}: {again}") from error
     except OSError as error:

@@ -83,9 +83,8 @@ class Padding:
         for tensor in chain(model.parameters(), model.buffers()):
             if tensor.device.type != "cpu":
                 raise ConfigError(
-                    f"cluster.device: the model is on {tensor.device}, and only processes that compute on "
-                    "CPUs can be slowed down layer by layer; take launcher=simulated, or the real device "
-                    "(cluster=laptop)"
+                    f"cluster.device: the model is on {tensor.device}, and only CPUs can be slowed down "
+                    "layer by layer; take launcher=simulated, or the real device (cluster=laptop)"
                 )
         self.device = device
         self.forward: LayerMarks = []

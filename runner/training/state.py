@@ -165,10 +165,8 @@ class TrainState:
         """Load the newest whole checkpoint that all ranks agree on; returns its name, None if there is none.
 
         Rank 0 chooses for all: ranks must not resume from different checkpoints where only one finds damage.
-
-        Raises:
-            ConfigError: it is another run's, or was written by ranks with other nodes, or on another kind of
-                device.
+        Raises ConfigError: it is another run's, or was written by ranks with other nodes, or on another kind
+        of device.
         """
         if checkpoints is None:
             return None
@@ -197,13 +195,11 @@ class TrainState:
             )
         if state["run_id"] != self.run_id:
             raise ConfigError(
-                f"{path}: is a checkpoint of run {state['run_id']}, this run is {self.run_id}; remove it: "
-                "`daso-bench resume` goes on from this run's own checkpoints or begins anew"
+                f"{path}: is a checkpoint of run {state['run_id']}, this run is {self.run_id}; remove it"
             )
         saved = state["device"]
         if saved != device:
             raise ConfigError(
-                f"{path.name}: was saved on {saved}, and this rank is on {device}, whose sums round "
-                f"otherwise and whose random numbers are others; resume where ranks take {saved} "
-                "(cluster.device.kind), or begin anew"
+                f"{path.name}: was saved on {saved}, and this rank is on {device}, which computes otherwise; "
+                f"resume where ranks take {saved} (cluster.device.kind), or begin anew"
             )

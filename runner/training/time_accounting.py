@@ -56,7 +56,7 @@ class TimeAccounting:
             interval.data,
             interval.step_other,
         ]
-        times = self.gather(torch.tensor(times_ns, dtype=torch.int64))
+        times = self.context.comm.gather(torch.tensor(times_ns, dtype=torch.int64))
         train_ns = int(times[:, 0].max())
         account.train_ns += train_ns
         for place, part in enumerate(PARTS, start=2):
@@ -89,13 +89,13 @@ class TimeAccounting:
         context = self.context
         if context.independent:
             samples = torch.tensor([context.state.losses.samples_of_run], dtype=torch.int64)
-            context.progress.samples = int(self.gather(samples).sum())
+            context.progress.samples = int(self.context.comm.gather(samples).sum())
 
     def train_loss(self) -> float:
         losses = self.context.state.losses
         count = torch.tensor(losses.samples_since_evaluation, dtype=torch.float64)
         sums = torch.stack([losses.since_evaluation.cpu(), count])
-        loss_sum, samples = self.gather(sums).sum(0).tolist()
+        loss_sum, samples = self.context.comm.gather(sums).sum(0).tolist()
         losses.evaluated()
         return loss_sum / samples if samples else math.nan
 
@@ -175,7 +175,7 @@ class TimeAccounting:
         if not context.comm.some_on_gpus:
             return {}
         peak = torch.tensor(gpu_facts.peak_memory(context.backend.device), dtype=torch.int64)
-        columns = self.gather(peak).T.tolist()
+        columns = self.context.comm.gather(peak).T.tolist()
         names = ("allocated_bytes", "reserved_bytes")
         peaks = {n: [None if b < 0 else b for b in column] for n, column in zip(names, columns, strict=True)}
         return {"gpu_memory": peaks}
@@ -195,7 +195,9 @@ class TimeAccounting:
             return []
         if alone is not None:
             return [reader.words(), f"reader {reader.name}: {alone}"]
-        lacking = float(self.gather(torch.tensor([self.context.loader.lacking], dtype=torch.float64)).max())
+        lacking = float(
+            self.context.comm.gather(torch.tensor([self.context.loader.lacking], dtype=torch.float64)).max()
+        )
         remark = page_cache.remark(cold=reader.cold, warm=reader.warm, lacking=lacking)
         return [reader.words(), *([] if remark is None else [remark])]
 
@@ -205,7 +207,9 @@ class TimeAccounting:
         if counters is None:
             return {}
         values = asdict(counters)
-        sums = self.gather(torch.tensor(list(values.values()), dtype=torch.float64)).sum(0).tolist()
+        sums = (
+            self.context.comm.gather(torch.tensor(list(values.values()), dtype=torch.float64)).sum(0).tolist()
+        )
         return {"reader": {name: type(values[name])(value) for name, value in zip(values, sums, strict=True)}}
 
     def _input_bound(self, reader: dict[str, Any]) -> list[str]:
@@ -227,10 +231,6 @@ class TimeAccounting:
             fields |= callback.on_end(train_ns, finished=finished)
         return fields
 
-    def gather(self, vector: torch.Tensor) -> torch.Tensor:
-        """All ranks' vectors [k] as [R, k], on every rank, over the control channel."""
-        return self.context.comm.gather(vector)
-
     def _traffic(self) -> dict[str, Any]:
         """calls, payload_bytes, ring_bytes per link class, summed over ranks; `blocked_s`, mean over ranks.
 
@@ -238,7 +238,9 @@ class TimeAccounting:
         """
         traffic = self.context.comm.traffic
         books: dict[str, Any] = {**traffic.totals(), "blocked_s": traffic.blocked_on}
-        by_rank = self.gather(torch.tensor([book[link] for book in books.values() for link in LINKS]))
+        by_rank = self.context.comm.gather(
+            torch.tensor([book[link] for book in books.values() for link in LINKS])
+        )
         sums = by_rank.sum(0).tolist()
         totals: dict[str, dict[str, Any]] = {
             name: dict(zip(LINKS, sums[2 * place :], strict=False)) for place, name in enumerate(books)

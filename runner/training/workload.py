@@ -18,7 +18,7 @@ from ..config.model_building import build, normalises
 from ..config.reader_config import PackedReader
 from ..config.run_config import RunConfig
 from ..config.tasks import Task
-from ..machine.page_cache import cached_of_many
+from ..machine.page_cache import cached
 from .batch_order import BatchOrder, GlobalOrder, IndependentOrder
 from .loader import Ahead, Loader
 from .packed_loader import PackedLoader, ReaderOrder
@@ -52,10 +52,8 @@ def workload_of(
 ) -> Workload:
     """The workload of a configuration. `packed`: the open file of a reader.
 
-    The model is initialised from torch's generator, which is then seeded for this rank's dropout.
-
-    Raises:
-        ConfigError: batch normalisation would see a single sample.
+    The model is initialised from torch's generator, which is then seeded for this rank's dropout. Raises
+    ConfigError: batch normalisation would see a single sample.
     """
     sampler = Sampler(
         len(data.train),
@@ -141,5 +139,5 @@ def _loader(
             pin=device.type == "cuda",
         )
     if isinstance(data.train, ImageFiles | MaskedFiles) and launcher.real_time and comm.local_rank == 0:
-        loader.still_cached = cached_of_many(Path(data.train.root), data.train.paths)
+        loader.still_cached = cached(Path(data.train.root), data.train.paths)
     return loader

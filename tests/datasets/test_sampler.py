@@ -138,10 +138,8 @@ def test_a_shift_moves_whole_pieces_between_ranks() -> None:
 @pytest.mark.parametrize(
     ("arguments", "keys", "message"),
     [
-        ((7, 2, 4), {}, r"train\.global_batch_size=2: must be at least the number of ranks \(4\)$"),
         ((3, 16, 4), {}, r"training samples=3: must be at least the number of ranks \(4\)$"),
         ((3, 16, 0), {}, r"ranks=0: must be >= 1$"),
-        ((5, 5, 1), {"short_batch": "pad"}, r"train\.short_batch=pad: must be one of join, keep, drop$"),
         ((5, 64, 4), {"short_batch": "drop"}, "train.short_batch=drop: leaves out all 5 training"),
     ],
 )

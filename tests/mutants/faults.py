@@ -97,12 +97,6 @@ FAULTS = [
     ),
     Fault("placebo takes ddp's pieces", "placebo", "piece_shift = 1", "piece_shift = 0"),
     Fault(
-        "best takes the slower algorithm",
-        "ddp",
-        "medians.argmin(0, keepdim=True)",
-        "medians.argmax(0, keepdim=True)",
-    ),
-    Fault(
         "buckets of another size",
         "ddp",
         "            bucket_mib=config.bucket_mib,\n",

@@ -293,16 +293,3 @@ def raises(comm: TorchCommunicator) -> None:
 def raises_alone(comm: TorchCommunicator) -> None:
     """One rank's reduction raises; nobody waits for it for ever."""
     failing(comm, Failing([1]), True)
-
-
-@on_nodes(NODES)
-def best(comm: TorchCommunicator) -> dict[str, Any]:
-    """All ranks choose the same, and it is what they train with."""
-    replica, strategy = trained(comm, 2, algorithm="best", bucket_mib=SMALL)
-    timed = strategy.timed_s or {}
-    assert set(timed) == {"flat", "hierarchical"}
-    assert min(timed, key=lambda name: timed[name]) == strategy.algorithm
-    assert equal_on_all_ranks(torch.tensor([*timed.values(), float(strategy.algorithm == "flat")]), comm)
-    assert ("gradients.broadcast" in comm.traffic.verbs) == (strategy.algorithm == "hierarchical")
-    assert equal_on_all_ranks(replica.flat(), comm)
-    return {"algorithm": strategy.algorithm, "timed_s": timed}

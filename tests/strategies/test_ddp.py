@@ -4,24 +4,13 @@ from typing import Any
 
 import pytest
 import torch
-from harness import Blind, Linear, Mean, drive
+from harness import Blind, Linear, drive
 from torch import Tensor, nn
 
-from daso_bench.runner.communication.link_costs import AlphaBeta, Network
-from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator
-from daso_bench.runner.simulation.simulated_replica import SimulatedReplica
-from daso_bench.runner.simulation.virtual_time import Simulator
-from daso_bench.runner.training.device_model import Device
 from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.errors import ConfigError
-from daso_bench.strategies.progress import Plan, Progress
-from daso_bench.strategies.reductions import Hierarchical
+from daso_bench.strategies.progress import Plan
 from daso_bench.strategies.topology import Topology
-
-
-def instant(rank: int) -> Device:
-    """A device that takes no time."""
-    return Device(rank, lambda rank, samples: 0)
 
 
 def make(**keys: Any) -> DDP:
@@ -63,7 +52,7 @@ def test_slices_are_refused_on_ragged_nodes():
         DDP.check(config, Plan(Topology.of([2, 1]), 1, 8))
 
 
-@pytest.mark.parametrize("algorithm", ["hierarchical", "sliced", "best"])
+@pytest.mark.parametrize("algorithm", ["hierarchical", "sliced"])
 @pytest.mark.parametrize("ranks_of_nodes", [[4], [1, 1, 1]])
 def test_one_level_is_flat(algorithm: str, ranks_of_nodes: list[int]):
     trace = train(ranks_of_nodes, 2, algorithm=algorithm)[0]
@@ -103,55 +92,7 @@ def test_a_stop_request_survives_every_sum(algorithm: str, hook: str):
     assert [trace.agreed for trace in traces] == [[False, False, True, False]] * 4
 
 
-# ---------------------------------------------------------------- best
-
-SLOW_BETWEEN = AlphaBeta(intra_bytes_per_s=1e9, inter_bytes_per_s=1e8)
-SLOW_INSIDE = AlphaBeta(intra_bytes_per_s=1e7, inter_bytes_per_s=1e9)
-
-
-def set_up(network: Network, bucket_mib: float = 25.0, size: int = 1000) -> list[DDP]:
-    simulator = Simulator(Topology.of([2, 2]), network)
-
-    def body(rank: int) -> DDP:
-        comm = SimulatedCommunicator(simulator, rank)
-        replica = SimulatedReplica(Linear(torch.zeros(size)), Mean(), comm, instant(comm.rank))
-        strategy = make(algorithm="best", bucket_mib=bucket_mib)
-        strategy.setup(replica, comm, Progress(1, 1))
-        return strategy
-
-    return simulator.run(body)
-
-
-@pytest.mark.parametrize(("network", "fastest"), [(SLOW_BETWEEN, "hierarchical"), (SLOW_INSIDE, "flat")])
-def test_best_is_the_faster_one_and_says_so(network: Network, fastest: str):
-    for strategy in set_up(network):
-        assert strategy.algorithm == strategy.summary()["algorithm"] == fastest
-        assert isinstance(strategy.reduction, Hierarchical) == (fastest == "hierarchical")
-        assert f"best chose {fastest}" in strategy.labels(None)[0]
-        assert strategy.replica.averaging.reduction is strategy.reduction
-
-
-def test_best_times_the_runs_own_buckets():
-    # 4000 bytes at 100 MB/s: as a ring 2·3/4 · 40 µs; in two levels 4 µs + 40 µs + 4 µs.
-    whole = set_up(SLOW_BETWEEN)[0]
-    assert whole.timed_s == {"flat": pytest.approx(60e-6), "hierarchical": pytest.approx(48e-6)}
-    # In buckets of 1600, 1600 and 800 bytes the same, unless messages have a price.
-    latency = AlphaBeta(inter_latency_s=1e-3)
-    cut = set_up(latency, bucket_mib=1600 / 2**20)
-    assert cut[0].timed_s == {"flat": pytest.approx(3 * 6e-3), "hierarchical": pytest.approx(3 * 2e-3)}
-    assert cut[0].comm.traffic.verbs["gradients.reduce"] == 6 * 3  # pyright: ignore[reportAttributeAccessIssue]
-
-
 # ---------------------------------------------------------------- hooks
-
-
-def test_best_is_kept_on_resume():
-    chosen = set_up(SLOW_BETWEEN)
-    for before, strategy in zip(chosen, set_up(SLOW_INSIDE), strict=True):
-        strategy.load_state_dict(before.state_dict())
-        assert strategy.algorithm == "hierarchical"
-        assert strategy.timed_s == before.timed_s
-        assert isinstance(strategy.replica.averaging.reduction, Hierarchical)
 
 
 def test_what_was_compressed_is_recorded():
@@ -192,7 +133,6 @@ def test_a_hook_without_effect_is_said(keys: dict[str, Any], ranks: list[int], w
         ({"powersgd_rank": 0}, r"strategy.powersgd_rank=0: must be >= 1"),
         ({"powersgd_start_steps": -1}, r"strategy.powersgd_start_steps=-1: must be >= 0"),
         ({"powersgd_min_compression": 0}, r"strategy.powersgd_min_compression=0: must be > 0"),
-        ({"algorithm": "best", "hook": "powersgd"}, r"best.*powersgd does not send; name one of flat"),
     ],
 )
 def test_wrong_keys_are_refused(keys: dict[str, Any], words: str):

@@ -513,7 +513,7 @@ def test_level_1_follows_the_device():
     with pytest.raises(ConfigError, match="level1=shm: needs the model on the CPU, it is on cuda:0"):
         level1(gpu, level1="shm")
     for device in (gpu, cpu):
-        with pytest.raises(ConfigError, match="partition=tensor: needs the models of all ranks on CPUs"):
+        with pytest.raises(ConfigError, match="partition=tensor: needs all models on CPUs"):
             level1(device, others_on_gpus=True, partition="tensor")
 
 

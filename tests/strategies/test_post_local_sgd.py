@@ -101,7 +101,7 @@ def test_evaluation_is_deferred_where_rounds_are_longer_than_its_cadence(keys, r
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"switch_samples": "half"}, r"strategy\.switch_samples=half: must be auto or an integer >= 0"),
+        ({"switch_samples": "half"}, r"strategy\.switch_samples=half: must be auto or a number"),
         ({"switch_samples": -1}, r"strategy\.switch_samples=-1: must be >= 0"),
         ({"sync_every": 0}, r"strategy\.sync_every=0: must be >= 1"),
         ({"unit": "rack"}, r"strategy\.unit=rack: unknown.*; known: rank, node"),

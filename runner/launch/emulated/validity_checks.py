@@ -325,10 +325,5 @@ def _seconds(call: Callable[[], None]) -> float:
 
 def _below(value: float) -> str:
     """A round number of two digits, at most `value`."""
-    digits = 1
-    scaled = value
-    while scaled >= 100:
-        scaled, digits = scaled / 10, digits * 10
-    while scaled < 10:
-        scaled, digits = scaled * 10, digits / 10
-    return f"{int(scaled) * digits:g}"
+    digit = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return f"{int(value / digit) * digit:g}"

@@ -78,7 +78,7 @@ class JobRequest:
 
     def describe(self) -> list[str]:
         """The request line by line, for the user."""
-        launcher, limit = self.launcher, self.launcher.limit_min
+        launcher = self.launcher
         lines = [
             f"{self.nodes} node{'s' * (self.nodes != 1)} x {self.tasks_per_node} tasks, "
             f"{self.cpus_per_task} CPU{'s' * (self.cpus_per_task != 1)} a task, "
@@ -87,8 +87,7 @@ class JobRequest:
         ]
         if launcher.submit:
             lines.append(
-                f"time limit {slurm_time_limit.for_people(limit)} "
-                f"(--time={slurm_time_limit.spelled(limit)}), "
+                f"time limit {slurm_time_limit.for_people(launcher.limit_min)}, "
                 f"warned {launcher.notice_s} s before, then requeued up to {launcher.max_requeues} times"
             )
         else:

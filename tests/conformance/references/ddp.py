@@ -25,8 +25,6 @@ def ddp(
     **keys: Any,
 ) -> Iterator[None]:
     """g = Σ n_r·g_r / Σ n_r (`uniform`: the plain mean), one optimizer step. `hook`: how the sum is made."""
-    if algorithm == "best" and hook != "none":
-        raise NoReference("no reference for 16-bit sums in an order that is chosen by time")
     compressor = Compressor(
         world, powersgd_rank, powersgd_start_steps, powersgd_min_compression, error_feedback, warm_start
     )
@@ -103,7 +101,6 @@ CASES = (
     brief(keys=SMALL_BUCKETS, ranks=((2, 1),)),
     brief(keys={"algorithm": "hierarchical", **SMALL_BUCKETS}, ranks=((2, 2), (2, 1), (3, 1))),
     brief(keys={"algorithm": "sliced", **SMALL_BUCKETS}, ranks=((2, 2),)),
-    brief(keys={"algorithm": "best"}, ranks=((2, 2),)),
     brief(keys={"hook": "bf16", **SMALL_BUCKETS}, ranks=((2, 1),)),
     brief(keys={"hook": "fp16", "algorithm": "hierarchical"}, ranks=((2, 1),)),
     brief(keys=POWERSGD, ranks=((1, 1), (2, 1))),
@@ -142,7 +139,6 @@ MIXING = (Mixing(keeps_still, {}, ((2, 2),)),)
 VARIANTS = (
     {"algorithm": "hierarchical"},
     {"algorithm": "sliced"},
-    {"algorithm": "best"},
     {"algorithm": "hierarchical", "hook": "bf16"},
     {"hook": "powersgd", "powersgd_start_steps": 2, "powersgd_min_compression": 1.0, "bucket_mib": 1e-4},
 )

@@ -39,8 +39,8 @@ def cluster(*kind: str, nodes: int = 1, ranks: int = 2, rate: float | None = Non
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
-        (("cpu", "cuda", "cpu"), "=['cpu', 'cuda', 'cpu']: must be one, or 2, one for each of the ranks"),
-        (("cpu", "V100"), "=['cpu', 'V100']: kinds by rank are cpu and cuda"),
+        (("cpu", "cuda", "cpu"), "=['cpu', 'cuda', 'cpu']: must be one, or one for each rank"),
+        (("cpu", "V100"), "=['cpu', 'V100']: by rank it is cpu or cuda"),
     ],
 )
 def test_kinds_that_cannot_be_are_refused(kind: tuple[str, ...], says: str):

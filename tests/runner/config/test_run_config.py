@@ -244,7 +244,7 @@ def test_steps_are_planned_where_the_data_set_tells_its_size() -> None:
         ({"train__global_batch_size": 3}, "train.global_batch_size=3: must be >= 4, the number of ranks"),
         ({"train__epochs": 0}, "train.epochs=0: must be >= 1"),
         ({"train__eval_phase": 2}, "train.eval_phase=2.0: must be between 0 and 1"),
-        ({"train__target": 95}, "train.target=95.0: must be above 0 and at most 1 (a share, 0.95 for 95 %)"),
+        ({"train__target": 95}, "train.target=95.0: must be above 0 and at most 1 (0.95 for 95 %)"),
         ({"train__stop": "first"}, "train.stop=first: needs a train.target"),
         ({"train__stop": "never"}, "train.stop=never: unknown; known: budget, confirmed, first"),
         ({"train__precision": "fp61"}, "train.precision=fp61: unknown (did you mean 'fp64'?)"),

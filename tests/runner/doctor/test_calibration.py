@@ -348,7 +348,7 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     [
         (
             ["launcher=simulated"],
-            "launcher=simulated: calibrate measures real processes; leave launcher=local",
+            "launcher=simulated: calibrate needs real processes; take local",
         ),
         (["resnet18"], "resnet18: must be KEY=VALUE"),
         (["model=nosuch"], "model=nosuch: unknown"),

@@ -34,7 +34,7 @@ ENTRIES = {
     "gloo_entries": [("weights", 2), ("undone", 3)],
     "gloo_entries_ddp": [
         *[("algorithms", 4), ("books", 4), ("overlap", 2), ("half", 2)],
-        *[("powersgd", 2), ("resume", 3), ("raises", 2), ("best", 4)],
+        *[("powersgd", 2), ("resume", 3), ("raises", 2)],
     ],
     "gloo_entries_hsgd": [
         *[("memory", 4), ("refused", 1), ("named", 2), ("barrier", 4), ("late", 4)],

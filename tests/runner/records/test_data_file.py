@@ -21,7 +21,7 @@ RUN = (
     *("launcher=simulated", "cluster=ethernet_1g", "cluster.nodes=2", "cluster.ranks_per_node=1"),
     *("train.global_batch_size=8", "train.epochs=2"),
 )
-OTHERS = "the files of the data set are others than those that the run was started with"
+OTHERS = "the run was started with other files of the data set"
 
 
 @pytest.fixture

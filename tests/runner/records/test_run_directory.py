@@ -166,7 +166,7 @@ def test_a_file_system_without_locks_is_refused(tmp_path: Path, monkeypatch: pyt
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
     monkeypatch.setattr(run_directory.fcntl, "flock", no_locks)
-    with pytest.raises(MachineError, match="cannot lock files"), directory.lock():
+    with pytest.raises(MachineError, match="files cannot be locked"), directory.lock():
         pass
     assert directory.state() == "queued"
 

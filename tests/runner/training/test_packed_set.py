@@ -68,7 +68,7 @@ AGAIN = r"daso-bench prepare dataset=blobs reader=node_batch reader\.path=.*blob
 def test_no_file_is_told_with_the_command_that_makes_it(tmp_path: Path) -> None:
     missing = NodeBatch(path=str(tmp_path / "no.packed"), shuffle_seed=3)
     with pytest.raises(
-        ConfigError, match=r"^reader=node_batch: there is no packed file .*no\.packed; make it: "
+        ConfigError, match=r"^reader=node_batch: there is no file .*no\.packed; make it: "
     ) as e:
         open_set(Blobs(), missing, Blobs().load())
     assert str(e.value).endswith("reader.shuffle_seed=3 (and the run's other dataset keys)")

@@ -48,7 +48,7 @@ def test_a_run_without_the_file_says_what_to_type_and_starts_nothing(
     words = [*FOLDER, "reader=block", "launcher=simulated", "cluster=slow_link", BATCH]
     assert code_of(*words, "train.epochs=1") == 2
     shown = capsys.readouterr().err
-    assert "reader=block: there is no packed file" in shown
+    assert "reader=block: there is no file" in shown
     assert f"daso-bench prepare dataset=imagefolder reader=block dataset.root={images}" in shown
     assert not list(Path("results").glob("**/ranks/*"))
 
@@ -60,7 +60,7 @@ def test_a_dry_run_refuses_a_file_that_is_not_there_or_of_another_order(
     words = ["--dry-run", BATCH, *packed]
     assert run(words) == 2
     shown = " ".join(capsys.readouterr().out.split())
-    assert "would refuse: reader=node_batch: there is no packed file" in shown
+    assert "would refuse: reader=node_batch: there is no file" in shown
     assert "make it: daso-bench prepare dataset=imagefolder reader=node_batch" in shown
     assert run(["prepare", *packed]) == 0
     capsys.readouterr()
