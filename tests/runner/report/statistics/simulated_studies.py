@@ -21,8 +21,6 @@ from daso_bench.runner.report.statistics.verdict import (
     REPRODUCED,
     TOO_NOISY,
     bands,
-    exceeded,
-    gain_shown,
     number_rule,
 )
 from daso_bench.runner.report.statistics.welch import LEVEL, error_of, t_limit
@@ -174,11 +172,11 @@ def wrong(rule: Any, low: Any, floor: Any, value: float, gain: float) -> Any:
     nothing else of the configuration.
     """
     a, b, d = bands(value)
-    remarked = np.isin(rule, (CONTRADICTED, INCONCLUSIVE)) & gain_shown(low, floor)
+    remarked = np.isin(rule, (CONTRADICTED, INCONCLUSIVE)) & (low > 1 + floor)
     return np.select(
         [rule == REPRODUCED, rule == CONTRADICTED, rule == PARTLY],
         [
-            (gain < b) | (exceeded(low, value) & (gain <= d)),
+            (gain < b) | ((low > d) & (gain <= d)),
             (gain >= a) | (remarked & (gain <= 1)),
             np.asarray(not 1 < gain < value),
         ],

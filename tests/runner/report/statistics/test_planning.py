@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from planning_tables import power_of_no_loss, runs_needed
+from planning_tables import runs_needed
 from simulated_studies import log_sd, welch_of
 
 from daso_bench.runner.report.statistics.planning import detectable, power
@@ -42,7 +42,7 @@ def test_without_a_difference_power_is_the_error_rate_at_most() -> None:
     [(0.2, 5, 92), (0.3, 5, 61), (0.5, 5, 26), (0.2, 10, 100), (0.3, 10, 94), (0.5, 10, 56)],
 )
 def test_the_power_of_no_loss_is_that_of_the_rules(sd: float, runs: int, expected: float) -> None:
-    assert 100 * power_of_no_loss(0.5, sd, runs) == pytest.approx(expected, abs=1)
+    assert 100 * power(0.5, sd, runs) == pytest.approx(expected, abs=1)
 
 
 def test_far_above_what_it_can_detect_a_plan_has_power_1() -> None:

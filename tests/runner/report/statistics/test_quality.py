@@ -26,7 +26,7 @@ from daso_bench.runner.report.statistics.verdict import (
 from daso_bench.runner.report.statistics.welch import Interval
 from daso_bench.strategies.errors import ConfigError
 
-CALM = Floor(value=0.02, interval=Interval(0.98, 1.02))
+CALM = Floor(value=0.02)
 CLAIM, SOUND = Hypothesis(value=1.5), Conditions(runs=5, noise=NoiseFloor(clock=CALM, fresh=CALM))
 SUPPORTED, LOST, OPEN = Interval(-0.3, 0.4), Interval(-1.2, -0.6), Interval(-0.7, 0.2)
 

@@ -18,7 +18,7 @@ from daso_bench.runner.report.statistics import quality
 from daso_bench.runner.report.statistics.noise_floor import Floor, NoiseFloor
 from daso_bench.runner.report.statistics.several_arms import Family
 from daso_bench.runner.report.statistics.verdict import Conditions, Hypothesis, Verdict, ratio_verdict
-from daso_bench.runner.report.statistics.welch import Estimate, Interval, Ratio, Times, welch
+from daso_bench.runner.report.statistics.welch import Estimate, Ratio, Times, welch
 
 STUDIES = int(os.environ.get("DASO_BENCH_STUDIES", "0"))
 ARMS = 7
@@ -26,7 +26,7 @@ CLAIM, DIRECTION = Hypothesis(value=1.5), Hypothesis()
 
 
 def conditions(runs: int, floor: float = 0.02) -> Conditions:
-    made = Floor(value=floor, interval=Interval(0.98, 1.02))
+    made = Floor(value=floor)
     return Conditions(runs=runs, noise=NoiseFloor(clock=made, fresh=made))
 
 

@@ -41,7 +41,7 @@ def conditions(floor: float = 0.02, *, biased: bool = False, **more: Any) -> Con
 
 
 def floor_of(value: float, *, biased: bool = False) -> Floor:
-    return Floor(value=value, interval=Interval(1.1, 1.2) if biased else Interval(0.9, 1.1))
+    return Floor(value=value, misses_1=biased)
 
 
 def judged(claim: Hypothesis, low: float, high: float, floor: float = 0.02) -> tuple[str, tuple[str, ...]]:
