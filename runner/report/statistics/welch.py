@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from statistics import fmean
 from typing import Any, Literal
 
 import numpy as np
@@ -115,7 +116,7 @@ class Estimate:
         return Interval(self.difference - half, self.difference + half)
 
     @property
-    def p_not_above_0(self) -> float:
+    def p_no_gain(self) -> float:
         """One-sided p of "the true difference is at most 0": small means that it is above."""
         return replace(self, difference=-self.difference).p_not_below(0.0)
 
@@ -187,9 +188,7 @@ class Times:
     @property
     def grid_variance(self) -> float:
         """Mean of w²/12, the variance that the evaluation grid alone puts into ln T; 0 for fixed work."""
-        if not self.log_widths:
-            return 0.0
-        return math.fsum(width**2 / 12 for width in self.log_widths) / len(self.log_widths)
+        return fmean(width**2 / 12 for width in self.log_widths) if self.log_widths else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,7 +245,7 @@ class Ratio:
     @property
     def p_no_gain(self) -> float:
         """One-sided p of "the true ratio is at most 1"; 1 where only an upper bound is known."""
-        return 1.0 if self.side == "≤" else self.estimate.p_not_above_0
+        return 1.0 if self.side == "≤" else self.estimate.p_no_gain
 
     def p_not_below(self, edge: float) -> float:
         """One-sided p of "the true ratio is at least `edge`"; 1 where only a lower bound is known."""

@@ -43,15 +43,15 @@ def test_the_welch_interval_and_p_are_those_of_scipy(first: list[float], second:
     low, high = both.confidence_interval(0.95)
     assert found.df == pytest.approx(both.df)
     assert (found.interval.low, found.interval.high) == pytest.approx((low, high), abs=1e-9)
-    assert found.p_not_above_0 == pytest.approx(theirs.pvalue, abs=1e-9)
+    assert found.p_no_gain == pytest.approx(theirs.pvalue, abs=1e-9)
 
 
 def test_no_scatter_gives_an_interval_of_no_width_and_a_p_of_0_or_1() -> None:
     found = welch_difference([1.0, 1.0, 1.0], [0.5, 0.5, 0.5])
     assert found.interval == Interval(0.5, 0.5)
     assert found.df == 4
-    assert found.p_not_above_0 == 0
-    assert welch_difference([0.5, 0.5], [0.5, 0.5]).p_not_above_0 == 1
+    assert found.p_no_gain == 0
+    assert welch_difference([0.5, 0.5], [0.5, 0.5]).p_no_gain == 1
 
 
 def test_scatter_so_small_that_its_square_vanishes_still_has_degrees_of_freedom() -> None:
