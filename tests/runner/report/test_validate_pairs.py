@@ -142,9 +142,7 @@ def test_errors_on_other_clusters_are_not_told_as_those_of_this_one(
     (path / "config.yaml").write_text(yaml.safe_dump(config))
     (comparison,) = compare([load_run(path, "place")])
     told = dict(facts_of(comparison))["How far virtual time is off"]
-    assert told.startswith(
-        f"{first}Median error (95th percentile) against 82 runs on 20 emulated clusters of "
-    )
+    assert told.startswith(f"{first}Median error (95th percentile) against 82 runs on 20 emulated clusters")
     label = ClusterConfig(nodes=1, ranks_per_node=(2,), validated_ranks=validated_ranks or 0).validity
     assert first == f"{label[0].upper()}{label[1:]}. ", "a run's label says the same"
 

@@ -123,7 +123,7 @@ def test_simulated_studies_are_scored_as_single_ones_are() -> None:
     base, fresh, arm = (draw_logs(rng, (20, 5), 0.05) for _ in range(3))
     deltas = rng.standard_normal((20, 5)) * 0.007
     widths = rng.uniform(0.0, 0.3, (20, 5))
-    made = from_logs(base, fresh, arm, deltas, least={"arm": (widths**2 / 12).mean(axis=1)})
+    made = from_logs(base, fresh, arm, deltas, least=(0.0, (widths**2 / 12).mean(axis=1)))
     low, high = made.interval()
     for row in range(20):
         sides = [Times(tuple(np.exp(logs[row]))) for logs in (base, fresh)]
