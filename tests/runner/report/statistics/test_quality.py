@@ -17,12 +17,7 @@ from daso_bench.runner.report.statistics.quality import (
     no_loss,
 )
 from daso_bench.runner.report.statistics.several_arms import Family
-from daso_bench.runner.report.statistics.verdict import (
-    Bound,
-    Conditions,
-    Hypothesis,
-    Verdict,
-)
+from daso_bench.runner.report.statistics.verdict import Bound, Conditions, Hypothesis, Verdict
 from daso_bench.runner.report.statistics.welch import Interval
 from daso_bench.strategies.errors import ConfigError
 
@@ -40,7 +35,6 @@ SUPPORTED, LOST, OPEN = Interval(-0.3, 0.4), Interval(-1.2, -0.6), Interval(-0.7
         (Interval(-0.5, 0.4), "inconclusive"),
         (Interval(-0.9, -0.5), "inconclusive"),
         (Interval(-0.49, -0.1), "supported"),
-        (Interval(1.0, 2.0), "supported"),
         (None, "inconclusive"),
     ],
 )
