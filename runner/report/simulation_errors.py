@@ -118,16 +118,14 @@ def overlap_of(runs: Iterable[Run]) -> list[tuple[str, bool]]:
 
     Compared is the share of training in which communication is exposed, with real and with padded devices.
     """
-    by_arm: dict[str, dict[str, Run]] = defaultdict(dict)
+    shares: dict[str, dict[str, float]] = defaultdict(dict)
     for run in runs:
         if run.counted and run.size in SIZES and run.train_s:
-            by_arm[run.arm_name or run.strategy][run.size] = run
+            shares[run.arm_name or run.strategy][run.size] = run.parts_s.get("exposed", 0.0) / run.train_s
     lines = []
-    for arm, both in sorted(by_arm.items()):
-        if len(both) == 2:
-            real, padded = (
-                both[size].parts_s.get("exposed", 0.0) / (both[size].train_s or 1) for size in SIZES
-            )
+    for arm, of_size in sorted(shares.items()):
+        if len(of_size) == len(SIZES):
+            real, padded = (of_size[size] for size in SIZES)
             near = abs(real - padded) <= OVERLAP_LIMIT
             far = "" if near else f"; short: at most {OVERLAP_LIMIT:.0%} apart"
             sentence = f"{arm}: exposed {real:.1%} of training, {padded:.1%} with padded devices{far}"
@@ -153,10 +151,8 @@ def pairs_of(runs: Iterable[Run]) -> tuple[list[dict[str, Any]], int]:
             "configuration": configuration,
             "arm": arm,
             "seed": seed,
-            "emulated_step_s": _step_s(both["emulated"]),
-            "simulated_step_s": _step_s(both["simulated"]),
-            "emulated_target_s": both["emulated"].to_target_s,
-            "simulated_target_s": both["simulated"].to_target_s,
+            **{f"{world}_step_s": _step_s(both[world]) for world in ("emulated", "simulated")},
+            **{f"{world}_target_s": both[world].to_target_s for world in ("emulated", "simulated")},
         }
         for (study, configuration, arm, seed), both in sorted(by_run.items())
         if len(both) == 2

@@ -46,9 +46,7 @@ class NoiseFloor:
     @property
     def floor(self) -> float | None:
         """m = max(m_clock, m_fresh) as a share; None if one is missing."""
-        if self.clock is None or self.fresh is None:
-            return None
-        return max(self.clock.value, self.fresh.value)
+        return max(self.clock.value, self.fresh.value) if self.clock and self.fresh else None
 
     @property
     def missing(self) -> list[str]:
@@ -71,8 +69,8 @@ def clock_floor(log_ratios: Sequence[float], *, level: float = LEVEL) -> Floor |
         return None
     estimate = mean_of(log_ratios, level=level)
     ends = estimate.interval
-    half = (ends.high - ends.low) / 2
-    return Floor(value=float(distance(estimate.difference, half)), misses_1=not ends.exponential().holds(1.0))
+    value = float(distance(estimate.difference, (ends.high - ends.low) / 2))
+    return Floor(value=value, misses_1=not ends.exponential().holds(1.0))
 
 
 def model_floor(errors: Sequence[ModelError], clock: Floor | None, jitters: bool) -> Floor | None:
@@ -122,8 +120,8 @@ def worse(reference: Times, runs: Times, *, sign: float = 1.0) -> Shift:
     One-sided pooled t test on ln S_target; p is that of "not worse" (`sign` -1: of "not better"). Takes a run
     or more on each side, 3 in all.
     """
-    log_shift, p = pooled(np.array(reference.logs), np.array(runs.logs), sign=sign)
-    return Shift(log_shift=float(log_shift), p=float(p), adjusted=float(p))
+    log_shift, p = map(float, pooled(np.array(reference.logs), np.array(runs.logs), sign=sign))
+    return Shift(log_shift=log_shift, p=p, adjusted=p)
 
 
 def any_better(reference: Times, arms: Mapping[str, Times]) -> dict[str, Shift]:
@@ -133,11 +131,10 @@ def any_better(reference: Times, arms: Mapping[str, Times]) -> dict[str, Shift]:
     p is that of "not better", of each arm alone, and by Holm over all of them: docs/method.md, "Validity and
     guard".
     """
-    shifts = {name: worse(reference, runs, sign=-1.0) for name, runs in arms.items()}
-    adjusted = holm([shift.p for shift in shifts.values()])
-    return {
-        name: replace(shift, adjusted=p) for (name, shift), p in zip(shifts.items(), adjusted, strict=True)
-    }
+    shifts = [worse(reference, runs, sign=-1.0) for runs in arms.values()]
+    adjusted = holm([shift.p for shift in shifts])
+    corrected = (replace(shift, adjusted=p) for shift, p in zip(shifts, adjusted, strict=True))
+    return dict(zip(arms, corrected, strict=True))
 
 
 def pooled(reference: Any, runs: Any, *, sign: float = 1.0) -> tuple[Any, Any]:

@@ -98,8 +98,7 @@ def join(time: Verdict, quality: Verdict, *, quantifier: str) -> Verdict:
     Where either part has no verdict, or is not testable, so is the whole.
     """
     for word in ("no verdict", "not testable here"):
-        refused = [part for part in (time, quality) if part.word == word]
-        if refused:
+        if refused := [part for part in (time, quality) if part.word == word]:
             reasons = dict.fromkeys(reason for part in refused for reason in part.reasons)
             return Verdict(word=word, reasons=tuple(reasons))
     if quality.word == "supported":
@@ -109,12 +108,7 @@ def join(time: Verdict, quality: Verdict, *, quantifier: str) -> Verdict:
         lost: Word = "smaller here" if quantifier == "up_to" else "contradicted"
         return Verdict(word=lost, remarks=("quality lost", *kept), reasons=time.reasons)
     if time.word in GAINS:
-        return Verdict(
-            word="inconclusive",
-            remarks=("quality open", *kept),
-            reasons=quality.reasons,
-            smallest_n=quality.smallest_n,
-        )
+        return replace(quality, word="inconclusive", remarks=("quality open", *kept))
     if time.word != "inconclusive":
         return time
     needed = [part.smallest_n for part in (time, quality) if part.smallest_n is not None]
@@ -135,7 +129,6 @@ def _verdict(
 
     `gain`: whether "supported" states a gain, which is corrected for all arms of `family` as every loss is.
     """
-
     lower, upper = edges
 
     def decides(ends: Ends) -> Any:

@@ -45,8 +45,8 @@ def error_of(variances: Sequence[Any], counts: Sequence[int]) -> tuple[Any, Any]
     usable = (total > 0) & np.isfinite(total)
     # Shares of the whole, so that the squares of tiny variances do not vanish.
     whole = np.where(usable, total, 1.0)
-    pairs = list(zip(parts, counts, strict=True))
-    inverse_df = sum(np.where(usable, part / whole, 0.0) ** 2 / (n - 1) for part, n in pairs)
+    shares = [np.where(usable, part / whole, 0.0) for part in parts]
+    inverse_df = sum(share**2 / (n - 1) for share, n in zip(shares, counts, strict=True))
     df = np.where(usable, 1.0 / np.where(usable, inverse_df, 1.0), sum(n - 1.0 for n in counts))
     return np.sqrt(total), df
 
@@ -128,16 +128,15 @@ class Estimate:
     def p_not_below(self, edge: float) -> float:
         """One-sided p of "the true difference is at least `edge`": small means that it is below."""
         error = self.error
-        if error == 0:
-            return 0.0 if self.difference < edge else 1.0
-        return float(stdtr(self.df, (self.difference - edge) / error))
+        below = self.difference - edge
+        return float(stdtr(self.df, below / error)) if error else float(below >= 0)
 
 
 def welch_difference(
     first: Sequence[float],
     second: Sequence[float],
     *,
-    least: tuple[float, float] = (0.0, 0.0),
+    least: Sequence[float] = (0.0, 0.0),
     level: float = LEVEL,
 ) -> Estimate:
     """mean(first) - mean(second) of independent runs; `least`: lower limit of each side's variance.
@@ -216,10 +215,7 @@ class Ratio:
     def interval(self) -> Interval:
         """Of the true ratio, without the end that censored runs leave unknown."""
         ends = self.estimate.interval.exponential()
-        return Interval(
-            0.0 if self.side == "≤" else ends.low,
-            math.inf if self.side == "≥" else ends.high,
-        )
+        return Interval(0.0 if self.side == "≤" else ends.low, math.inf if self.side == "≥" else ends.high)
 
     @property
     def low(self) -> float:
@@ -261,8 +257,7 @@ def welch(base: Times, arm: Times, *, level: float = LEVEL, side: Side = "") -> 
     if min(len(base.seconds), len(arm.seconds)) < FEWEST_RUNS:
         return None
     least = [max(times.grid_variance, times.slow_variance) for times in (base, arm)]
-    estimate = welch_difference(base.logs, arm.logs, least=(least[0], least[1]), level=level)
-    return Ratio(estimate=estimate, side=side)
+    return Ratio(estimate=welch_difference(base.logs, arm.logs, least=least, level=level), side=side)
 
 
 def with_pairs(ratio: Ratio, base: Times, arm: Times, *, same_trajectory: bool) -> Ratio:
@@ -284,9 +279,8 @@ def with_model_error(ratio: Ratio, error: ModelError) -> Ratio:
 
     That has the variance sd² (1 + 1 / count), or more: without any other error the interval ends at `reach`.
     """
-    share = 1 + 1 / error.count
     reach = error.reach / float(t_limit(ratio.estimate.level, error.count - 1))
-    fixed = (max(error.sd**2 * share, reach**2) * error.count, error.count)
+    fixed = (max(error.sd**2 * (1 + 1 / error.count), reach**2) * error.count, error.count)
 
     def widened(made: Estimate) -> Estimate:
         return replace(made, difference=made.difference - error.bias, fixed=(fixed,))
