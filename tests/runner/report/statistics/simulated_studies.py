@@ -7,7 +7,7 @@ second half the planning tables A, C and D; table B is exact.
 import math
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,6 @@ from daso_bench.runner.report.statistics.welch import LEVEL, error_of, t_limit
 
 CLOCK_SD = 0.007  # of ln(A / A′)
 Array = NDArray[np.float64]
-Tails = Literal["normal", "t5", "slow"]
 
 
 def log_sd(cv: float) -> float:
@@ -35,29 +34,23 @@ def log_sd(cv: float) -> float:
 
 
 def draw_logs(
-    rng: np.random.Generator, shape: tuple[int, int], cv: float, *, tails: Tails = "normal"
+    rng: np.random.Generator, shape: tuple[int, ...], cv: float, *, heavy_tails: bool = False
 ) -> Array:
-    """ln T of runs with median 1: normal, t with 5 degrees of freedom (same variance), or some slow runs.
+    """ln T of runs with median 1: normal, or t with 5 degrees of freedom and the same variance.
 
-    `cv`: of log-normal times, a share. "slow": each run has a 10 % chance of taking 1.5 times as long.
+    `cv`: of log-normal times, a share.
     """
-    sd = log_sd(cv)
-    if tails == "t5":
-        return rng.standard_t(5, shape) * (sd * np.sqrt(3 / 5))
-    logs = rng.standard_normal(shape) * sd
-    if tails == "slow":
-        logs = logs + np.where(rng.random(shape) < 0.1, np.log(1.5), 0.0)
-    return logs
+    if heavy_tails:
+        return rng.standard_t(5, shape) * (log_sd(cv) * np.sqrt(3 / 5))
+    return rng.standard_normal(shape) * log_sd(cv)
 
 
-def welch_of(
-    base: Array, arm: Array, *, least: tuple[Any, Any] = (0.0, 0.0), level: float = LEVEL
-) -> tuple[Array, Array]:
+def welch_of(base: Array, arm: Array, *, least: tuple[Any, Any] = (0.0, 0.0)) -> tuple[Array, Array]:
     """mean ln T_base - mean ln T_arm and its interval's half-width, by study; `least`: grid variances."""
     sides = (base, arm)
     variances = [np.maximum(side.var(axis=1, ddof=1), low) for side, low in zip(sides, least, strict=True)]
     error, df = error_of(variances, [side.shape[1] for side in sides])
-    return base.mean(axis=1) - arm.mean(axis=1), t_limit(level, df) * error
+    return base.mean(axis=1) - arm.mean(axis=1), t_limit(LEVEL, df) * error
 
 
 def clock_floors(deltas: Array) -> Array:
@@ -102,14 +95,14 @@ def from_logs(
     )
 
 
-def simulate(runs: int, cv: float, count: int, *, tails: Tails = "normal", spread: float = 1.0) -> Studies:
+def simulate(runs: int, cv: float, count: int, *, heavy_tails: bool = False, spread: float = 1.0) -> Studies:
     """`count` studies of fixed work with `runs` runs each of A, A″ and the arm.
 
     `spread`: how many times the arm's ln T scatters as much as A's. The random numbers are the same at
     every `cv`, so that what changes between them is not chance.
     """
     rng = np.random.default_rng([0, runs])
-    base, fresh, arm = (draw_logs(rng, (count, runs), cv, tails=tails) for _ in range(3))
+    base, fresh, arm = (draw_logs(rng, (count, runs), cv, heavy_tails=heavy_tails) for _ in range(3))
     deltas = rng.standard_normal((count, runs)) * CLOCK_SD
     return from_logs(base, fresh, arm * spread, deltas)
 
