@@ -31,19 +31,9 @@ SIZES = ("real", "padded")  # of +study=overlap
 OVERLAP_LIMIT = 0.05  # between the shares of exposed communication of real and slowed devices
 
 
-def spread_of(errors: Sequence[float]) -> dict[str, float]:
-    """Of one error or more: count, median and 95th percentile of their sizes, and the mean with its sign."""
-    return {
-        "count": len(errors),
-        "median": median(map(abs, errors)),
-        "p95": size(errors, 0.95),
-        "bias": sum(errors) / len(errors),
-    }
-
-
 @dataclass(frozen=True, kw_only=True)
 class Validation:
-    """The errors of all pairs. `errors`: `spread_of` each kind of which there are any."""
+    """The errors of all pairs. `errors`: of each kind of which there are any, "median" and "p95" of sizes."""
 
     configurations: int
     pairs: int
@@ -54,29 +44,26 @@ class Validation:
     @property
     def short(self) -> list[str]:
         """Which limits are exceeded, in words."""
-        exceeded = []
-        for kind, spread in self.errors.items():
-            at_median, at_p95 = LIMITS[kind]
-            if spread["median"] > at_median or spread["p95"] > at_p95:
-                exceeded.append(
-                    f"{kind}: median {spread['median']:.1%} (limit {at_median:.0%}), "
-                    f"95th percentile {spread['p95']:.1%} (limit {at_p95:.0%})"
-                )
-        if self.orders and self.orders_right < ORDER_LIMIT * self.orders:
+        exceeded = [
+            f"{kind}: median {spread['median']:.1%} (limit {at_median:.0%}), "
+            f"95th percentile {spread['p95']:.1%} (limit {at_p95:.0%})"
+            for kind, spread in self.errors.items()
+            for at_median, at_p95 in [LIMITS[kind]]
+            if spread["median"] > at_median or spread["p95"] > at_p95
+        ]
+        if self.orders_right < ORDER_LIMIT * self.orders:
             exceeded.append(f"order: {self.orders_right} of {self.orders} right (limit {ORDER_LIMIT:.0%})")
         return exceeded
 
     def sentence(self) -> str:
         """In one sentence, for figures of virtual time."""
         kinds = [
-            f"{kind} off by {spread['median']:.1%} in the median, {spread['p95']:.1%} at the 95th percentile"
-            for kind, spread in self.errors.items()
+            f"{kind} {spread['median']:.1%} ({spread['p95']:.1%})" for kind, spread in self.errors.items()
         ]
         return (
-            "On emulated clusters, whose links and devices are what was put in "
-            f"({self.configurations} configurations of 2 to 4 ranks, {self.pairs} runs): {'; '.join(kinds)}; "
-            f"of {self.orders} pairs of strategies that differ by more than {GAP:.0%}, {self.orders_right} "
-            "in the right order."
+            f"Median error (95th percentile) against {self.pairs} runs on {self.configurations} emulated "
+            f"clusters of 2 to 4 ranks, whose links and devices are what was put in: {', '.join(kinds)}; "
+            f"{self.orders_right} of {self.orders} pairs of strategies in the right order."
         )
 
 
@@ -100,7 +87,11 @@ def validate(pairs: Sequence[Pair]) -> Validation:
     return Validation(
         configurations=len({pair["configuration"] for pair in pairs}),
         pairs=len(pairs),
-        errors={kind: spread_of(values) for kind, values in errors.items() if values},
+        errors={
+            kind: {"median": median(map(abs, values)), "p95": size(values, 0.95)}
+            for kind, values in errors.items()
+            if values
+        },
         orders=len(orders),
         orders_right=sum(orders),
     )
@@ -127,23 +118,18 @@ def overlap_of(runs: Iterable[Run]) -> list[tuple[str, bool]]:
 
     Compared is the share of training in which communication is exposed, with real and with padded devices.
     """
-    by_arm: dict[str, dict[str, Run]] = defaultdict(dict)
+    shares: dict[str, dict[str, float]] = defaultdict(dict)
     for run in runs:
         if run.counted and run.size in SIZES and run.train_s:
-            by_arm[run.arm_name or run.strategy][run.size] = run
+            shares[run.arm_name or run.strategy][run.size] = run.parts_s.get("exposed", 0.0) / run.train_s
     lines = []
-    for arm, both in sorted(by_arm.items()):
-        if len(both) == 2:
-            real, padded = (
-                both[size].parts_s.get("exposed", 0.0) / (both[size].train_s or 1) for size in SIZES
-            )
+    for arm, of_size in sorted(shares.items()):
+        if len(of_size) == len(SIZES):
+            real, padded = (of_size[size] for size in SIZES)
             near = abs(real - padded) <= OVERLAP_LIMIT
-            sentence = (
-                f"{arm}: exposed {real:.1%} of training with devices as they are, {padded:.1%} with padded"
-            )
-            lines.append(
-                (sentence if near else f"{sentence}; short: at most {OVERLAP_LIMIT:.0%} apart", near)
-            )
+            far = "" if near else f"; short: at most {OVERLAP_LIMIT:.0%} apart"
+            sentence = f"{arm}: exposed {real:.1%} of training, {padded:.1%} with padded devices{far}"
+            lines.append((sentence, near))
     return lines
 
 
@@ -165,10 +151,8 @@ def pairs_of(runs: Iterable[Run]) -> tuple[list[dict[str, Any]], int]:
             "configuration": configuration,
             "arm": arm,
             "seed": seed,
-            "emulated_step_s": _step_s(both["emulated"]),
-            "simulated_step_s": _step_s(both["simulated"]),
-            "emulated_target_s": both["emulated"].to_target_s,
-            "simulated_target_s": both["simulated"].to_target_s,
+            **{f"{world}_step_s": _step_s(both[world]) for world in ("emulated", "simulated")},
+            **{f"{world}_target_s": both[world].to_target_s for world in ("emulated", "simulated")},
         }
         for (study, configuration, arm, seed), both in sorted(by_run.items())
         if len(both) == 2

@@ -9,11 +9,11 @@ of virtual time".
 import csv
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from statistics import fmean, median, stdev
-from typing import Any
+from typing import Any, NamedTuple
 
 from ... import PACKAGE
 
@@ -27,8 +27,7 @@ Pair = Mapping[str, Any]
 """A run both emulated and simulated: a row of pairs.csv with its times as numbers or None, in seconds."""
 
 
-@dataclass(frozen=True)
-class SpeedupError:
+class SpeedupError(NamedTuple):
     """Of one strategy in one configuration: speed-up over ddp, `simulated` and `measured`."""
 
     strategy: str
@@ -111,11 +110,13 @@ def model_error(strategy: str, over: str, log_ratio: float | None, *, level: flo
     is known: then the root mean square of the errors takes the place of their standard deviation, and of own
     and all pairs those count whose errors reach farther.
     """
-    own, every = _kinds(level)
-    nearest = own.get(strategy, every)
-    if over == BASELINE and log_ratio is not None and nearest.holds(log_ratio):
-        return nearest.corrected
-    return max(every.carried, nearest.carried, key=lambda error: error.reach)
+    nearest = strategy if len(_errors(strategy)) >= FEWEST_PAIRS else ALL
+    if over == BASELINE and log_ratio is not None:
+        simulated = [error.simulated for error in _errors(nearest)]
+        if min(simulated) / SLACK <= math.exp(log_ratio) <= max(simulated) * SLACK:
+            return _error_of(nearest, level, carried=False)
+    carried = (_error_of(kind, level, carried=True) for kind in (ALL, nearest))
+    return max(carried, key=lambda error: error.reach)
 
 
 def size(errors: Sequence[float], share: float) -> float:
@@ -124,46 +125,24 @@ def size(errors: Sequence[float], share: float) -> float:
     return sizes[max(0, math.ceil(share * len(sizes) - 1e-9) - 1)]
 
 
-@dataclass(frozen=True)
-class _Kind:
-    corrected: ModelError
-    carried: ModelError
-    holds: Callable[[float], bool]
+@cache
+def _errors(kind: str) -> list[SpeedupError]:
+    return [error for error in speedup_errors(reference_pairs()) if kind in (ALL, error.strategy)]
 
 
 @cache
-def _kinds(level: float) -> tuple[Mapping[str, _Kind], _Kind]:
-    """By strategy with pairs enough, and of all pairs."""
-    errors = speedup_errors(reference_pairs())
-    by_strategy: dict[str, list[SpeedupError]] = defaultdict(list)
-    for error in errors:
-        by_strategy[error.strategy].append(error)
-    own = {
-        name: _kind(name, members, level)
-        for name, members in by_strategy.items()
-        if len(members) >= FEWEST_PAIRS
-    }
-    return own, _kind(ALL, errors, level)
-
-
-def _kind(name: str, errors: Sequence[SpeedupError], level: float) -> _Kind:
-    logs = [error.log for error in errors]
-    ends = (min(e.simulated for e in errors) / SLACK, max(e.simulated for e in errors) * SLACK)
-    bias = fmean(logs)
-    common = {
-        "kind": name,
-        "count": len(logs),
-        "typical": math.expm1(median(map(abs, logs))),
-        "p95": math.expm1(size(logs, 0.95)),
-    }
-    around, all_of_it = stdev(logs), math.sqrt(fmean([log**2 for log in logs]))
-    return _Kind(
-        ModelError(**common, bias=bias, sd=around, reach=_reach(logs, bias, level), carried=False),
-        ModelError(**common, bias=0.0, sd=all_of_it, reach=_reach(logs, 0.0, level), carried=True),
-        lambda log_ratio: ends[0] <= math.exp(log_ratio) <= ends[1],
+def _error_of(kind: str, level: float, *, carried: bool) -> ModelError:
+    logs = [error.log for error in _errors(kind)]
+    bias = 0.0 if carried else fmean(logs)
+    # Rank (count + 1) · level of all sizes, or the largest.
+    share = min(1.0, (len(logs) + 1) / len(logs) * level)
+    return ModelError(
+        kind=kind,
+        count=len(logs),
+        bias=bias,
+        sd=math.sqrt(fmean([log**2 for log in logs])) if carried else stdev(logs),
+        reach=size([log - bias for log in logs], share),
+        typical=math.expm1(median(map(abs, logs))),
+        p95=math.expm1(size(logs, 0.95)),
+        carried=carried,
     )
-
-
-def _reach(logs: Sequence[float], middle: float, level: float) -> float:
-    """The size around `middle` at rank (count + 1) · level of all sizes, or the largest."""
-    return size([log - middle for log in logs], min(1.0, (len(logs) + 1) / len(logs) * level))

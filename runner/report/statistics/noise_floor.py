@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import stdtr
 
 from .model_error import ModelError
-from .welch import FEWEST_RUNS, LEVEL, SIGNIFICANT, Interval, Ratio, Times, holm, mean_of
+from .welch import FEWEST_RUNS, LEVEL, SIGNIFICANT, Ratio, Times, holm, mean_of
 
 
 def distance(log_ratio: Any, half_width: Any = 0.0) -> Any:
@@ -22,15 +22,14 @@ def distance(log_ratio: Any, half_width: Any = 0.0) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Floor:
-    """m_clock or m_fresh as a share, and the interval of the ratio of times that it was made from."""
+    """m_clock or m_fresh as a share.
+
+    `misses_1`: whether the interval of the ratio of times that it was made from misses 1: of m_clock a bias;
+    of m_fresh expected in 1 of 20 sound studies.
+    """
 
     value: float
-    interval: Interval
-
-    @property
-    def misses_1(self) -> bool:
-        """Whether the interval misses 1: of m_clock a bias; of m_fresh expected in 1 of 20 sound studies."""
-        return not self.interval.holds(1.0)
+    misses_1: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +46,7 @@ class NoiseFloor:
     @property
     def floor(self) -> float | None:
         """m = max(m_clock, m_fresh) as a share; None if one is missing."""
-        if self.clock is None or self.fresh is None:
-            return None
-        return max(self.clock.value, self.fresh.value)
+        return max(self.clock.value, self.fresh.value) if self.clock and self.fresh else None
 
     @property
     def missing(self) -> list[str]:
@@ -72,8 +69,8 @@ def clock_floor(log_ratios: Sequence[float], *, level: float = LEVEL) -> Floor |
         return None
     estimate = mean_of(log_ratios, level=level)
     ends = estimate.interval
-    half = (ends.high - ends.low) / 2
-    return Floor(value=float(distance(estimate.difference, half)), interval=ends.exponential())
+    value = float(distance(estimate.difference, (ends.high - ends.low) / 2))
+    return Floor(value=value, misses_1=not ends.exponential().holds(1.0))
 
 
 def model_floor(errors: Sequence[ModelError], clock: Floor | None, jitters: bool) -> Floor | None:
@@ -82,19 +79,17 @@ def model_floor(errors: Sequence[ModelError], clock: Floor | None, jitters: bool
     Two runs with the same seeds are copies there. `clock`: what they differ by where steps have jitter
     (`jitters`), else of no account; None if they were not run, so that there is no floor.
     """
-    if not errors or (jitters and clock is None):
-        return clock if jitters else None
-    typical = max(error.typical for error in errors)
-    if clock is not None and jitters:
-        return replace(clock, value=max(clock.value, typical))
-    return Floor(value=typical, interval=Interval(1 / (1 + typical), 1 + typical))
+    typical = max((error.typical for error in errors), default=None)
+    if jitters:
+        return replace(clock, value=max(clock.value, typical or 0.0)) if clock else None
+    return None if typical is None else Floor(value=typical)
 
 
 def fresh_floor(ratio: Ratio | None) -> Floor | None:
     """m_fresh from the ratio A / A″; None without one, or where a run of A or A″ missed the target."""
     if ratio is None or ratio.side:
         return None
-    return Floor(value=float(distance(ratio.estimate.difference)), interval=ratio.interval)
+    return Floor(value=float(distance(ratio.estimate.difference)), misses_1=not ratio.interval.holds(1.0))
 
 
 def placebo_differs(low: Any, high: Any, floor: Any) -> Any:
@@ -125,8 +120,8 @@ def worse(reference: Times, runs: Times, *, sign: float = 1.0) -> Shift:
     One-sided pooled t test on ln S_target; p is that of "not worse" (`sign` -1: of "not better"). Takes a run
     or more on each side, 3 in all.
     """
-    log_shift, p = pooled(np.array(reference.logs), np.array(runs.logs), sign=sign)
-    return Shift(log_shift=float(log_shift), p=float(p), adjusted=float(p))
+    log_shift, p = map(float, pooled(np.array(reference.logs), np.array(runs.logs), sign=sign))
+    return Shift(log_shift=log_shift, p=p, adjusted=p)
 
 
 def any_better(reference: Times, arms: Mapping[str, Times]) -> dict[str, Shift]:
@@ -136,11 +131,10 @@ def any_better(reference: Times, arms: Mapping[str, Times]) -> dict[str, Shift]:
     p is that of "not better", of each arm alone, and by Holm over all of them: docs/method.md, "Validity and
     guard".
     """
-    shifts = {name: worse(reference, runs, sign=-1.0) for name, runs in arms.items()}
-    adjusted = holm([shift.p for shift in shifts.values()])
-    return {
-        name: replace(shift, adjusted=p) for (name, shift), p in zip(shifts.items(), adjusted, strict=True)
-    }
+    shifts = [worse(reference, runs, sign=-1.0) for runs in arms.values()]
+    adjusted = holm([shift.p for shift in shifts])
+    corrected = (replace(shift, adjusted=p) for shift, p in zip(shifts, adjusted, strict=True))
+    return dict(zip(arms, corrected, strict=True))
 
 
 def pooled(reference: Any, runs: Any, *, sign: float = 1.0) -> tuple[Any, Any]:

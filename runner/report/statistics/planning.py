@@ -9,7 +9,7 @@ tail of that distribution (own derivation). Source: docs/method.md, "Planning ta
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
 import numpy as np
 from scipy.special import betaincinv, nctdtr
@@ -20,16 +20,12 @@ from .welch import LEVEL, POWER, t_limit
 _POINTS = 400  # of the mean over u: quantiles at the midpoints of equal shares
 
 FEWEST_PILOTS = 10
-SHARE = 0.9  # of the pilots reach the target
-TIMES = 2.0  # the budget, in median times of a pilot's whole schedule
-_NICE = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
-def power(difference: float, sd: float, runs: int, *, level: float = LEVEL, two_sided: bool = True) -> float:
+def power(difference: float, sd: float, runs: int, *, level: float = LEVEL) -> float:
     """The chance that Welch's interval of `level` misses 0 when two means truly differ by `difference`.
 
-    `sd`: of single runs on both sides, in the same unit (ln T); `runs`: per arm, 2 or more. With
-    `two_sided=False` only the misses on the side of the difference count.
+    `sd`: of single runs on both sides, in the same unit (ln T); `runs`: per arm, 2 or more.
     """
     shares = (np.arange(_POINTS) + 0.5) / _POINTS
     half = (runs - 1) / 2
@@ -38,7 +34,7 @@ def power(difference: float, sd: float, runs: int, *, level: float = LEVEL, two_
     noncentrality = abs(difference) / (sd * math.sqrt(2 / runs))
     # scipy gives NaN for tails that are too small for a float: these are 0.
     missed = np.nan_to_num(nctdtr(2 * runs - 2, noncentrality, limits))
-    other_side = np.nan_to_num(nctdtr(2 * runs - 2, noncentrality, -limits)) if two_sided else 0.0
+    other_side = np.nan_to_num(nctdtr(2 * runs - 2, noncentrality, -limits))
     return float((1 - missed + other_side).mean())
 
 
@@ -85,13 +81,14 @@ def choose(curves: Sequence[Sequence[float]], train_s: Sequence[float], validati
         raise ConfigError(
             f"{marks} evaluations that all pilots have: must be 3 or more (train.eval_every_samples)"
         )
-    mean = [math.fsum(curve[mark] for curve in curves) / len(curves) for mark in range(marks)]
-    knee = mean[_farthest_from_chord(mean)]
+    mean = [fmean(values) for values in zip(*curves, strict=False)]
+    # The knee lies highest above the line from the first to the last point.
+    rise = (mean[-1] - mean[0]) / (marks - 1)
+    knee = max(enumerate(mean), key=lambda point: point[1] - mean[0] - rise * point[0])[1]
     step = grid_step(knee, validation, test)
     best = sorted((max(curve) for curve in curves), reverse=True)
-    nine_in_ten = best[math.ceil(SHARE * len(best)) - 1]  # so many pilots reach this
-    past_knee = math.ceil(knee / step - 1e-9)
-    place = min(past_knee, math.floor(nine_in_ten / step + 1e-9))
+    nine_in_ten = best[math.ceil(0.9 * len(best)) - 1]  # so many pilots reach this
+    place = min(math.ceil(knee / step - 1e-9), math.floor(nine_in_ten / step + 1e-9))
     if place < 1:
         raise ConfigError(
             f"nine in ten pilots reach {nine_in_ten:.4g} only: no value of a grid of {step:g} is below"
@@ -102,7 +99,7 @@ def choose(curves: Sequence[Sequence[float]], train_s: Sequence[float], validati
         knee=knee,
         step=step,
         reached=sum(top >= value - 1e-12 for top in best) / len(best),
-        budget_s=TIMES * median(train_s),
+        budget_s=2 * median(train_s),
     )
 
 
@@ -113,11 +110,5 @@ def grid_step(accuracy: float, validation: int, test: int) -> float:
     p = min(max(accuracy, 0.0), 1.0)
     error = max(1e-3, math.sqrt(p * (1 - p) * (1 / validation + 1 / test)))
     power_of_ten = 10.0 ** math.floor(math.log10(error))
-    return next(round(nice * power_of_ten, 12) for nice in _NICE if nice * power_of_ten >= error * (1 - 1e-9))
-
-
-def _farthest_from_chord(curve: Sequence[float]) -> int:
-    """The place of the point that lies highest above the line from the first to the last."""
-    last = len(curve) - 1
-    rise = (curve[last] - curve[0]) / last
-    return max(range(len(curve)), key=lambda place: curve[place] - curve[0] - rise * place)
+    steps = (nice * power_of_ten for nice in (1.0, 2.0, 2.5, 5.0, 10.0))
+    return next(round(step, 12) for step in steps if step >= error * (1 - 1e-9))

@@ -17,8 +17,8 @@ from .verdict import (
     Hypothesis,
     Verdict,
     Word,
-    after_correction,
     not_judged,
+    settled,
 )
 from .welch import FEWEST_RUNS, LEVEL, Estimate, Interval, welch_difference
 
@@ -98,8 +98,7 @@ def join(time: Verdict, quality: Verdict, *, quantifier: str) -> Verdict:
     Where either part has no verdict, or is not testable, so is the whole.
     """
     for word in ("no verdict", "not testable here"):
-        refused = [part for part in (time, quality) if part.word == word]
-        if refused:
+        if refused := [part for part in (time, quality) if part.word == word]:
             reasons = dict.fromkeys(reason for part in refused for reason in part.reasons)
             return Verdict(word=word, reasons=tuple(reasons))
     if quality.word == "supported":
@@ -109,12 +108,7 @@ def join(time: Verdict, quality: Verdict, *, quantifier: str) -> Verdict:
         lost: Word = "smaller here" if quantifier == "up_to" else "contradicted"
         return Verdict(word=lost, remarks=("quality lost", *kept), reasons=time.reasons)
     if time.word in GAINS:
-        return Verdict(
-            word="inconclusive",
-            remarks=("quality open", *kept),
-            reasons=quality.reasons,
-            smallest_n=quality.smallest_n,
-        )
+        return replace(quality, word="inconclusive", remarks=("quality open", *kept))
     if time.word != "inconclusive":
         return time
     needed = [part.smallest_n for part in (time, quality) if part.smallest_n is not None]
@@ -135,29 +129,24 @@ def _verdict(
 
     `gain`: whether "supported" states a gain, which is corrected for all arms of `family` as every loss is.
     """
+    lower, upper = edges
 
-    def word_of(ends: Interval) -> Word:
-        if ends.low > edges[1]:
-            return "supported"
-        return "contradicted" if ends.high < edges[0] else "inconclusive"
-
-    def decided(ends: Ends) -> Any:
-        supported = (ends.low > edges[1]) & ((ends.low_of_all > 0) | (not gain))
-        return supported | (ends.high_of_all < edges[0])
+    def decides(ends: Ends) -> Any:
+        supported = (ends.low > upper) & ((ends.low_of_all > 0) | (not gain))
+        return supported | (ends.high_of_all < lower)
 
     # The bound of communication does not concern quality.
     refused = not_judged(claim, replace(conditions, bound=Bound()))
     if refused is not None:
         return refused
-    if interval is None:
-        return Verdict(word="inconclusive", reasons=("no interval of the metric",)).under(conditions)
-    word, remarks = word_of(interval), tuple[str, ...]()
-    if family is not None and (gain or word != "supported"):
-        word, remarks = after_correction(word, (), family, edges[0])
-    reasons: tuple[str, ...] = ()
-    needed = None
-    if diverged and word == "supported":
-        word, reasons = "inconclusive", ("a run of the arm diverged",)
-    elif word == "inconclusive" and family is not None and not diverged:
-        needed = family.smallest_n(decided, conditions.runs)
-    return Verdict(word=word, remarks=remarks, reasons=reasons, smallest_n=needed).under(conditions)
+    word: Word = "inconclusive"
+    if interval is not None and interval.low > upper:
+        word = "supported"
+    elif interval is not None and interval.high < lower:
+        word = "contradicted"
+    corrected = None if word == "supported" and not gain else family
+    reasons = () if interval else ("no interval of the metric",)
+    made = settled(word, conditions, family=corrected, edge=lower, decides=decides, reasons=reasons)
+    if diverged and made.word == "supported":
+        made = replace(made, word="inconclusive", reasons=("a run of the arm diverged", *made.reasons))
+    return replace(made, smallest_n=None) if diverged else made

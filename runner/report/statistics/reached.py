@@ -6,14 +6,13 @@ docs/method.md, "Runs that miss the target".
 
 import math
 from dataclasses import dataclass
+from statistics import fmean
 
 from scipy import stats
 
 from ...records.target_crossing import Crossing
 from .slow_runs import typical
 from .welch import LEVEL, Interval, Ratio, Side, Times, welch
-
-_ENOUGH_REACHED = 0.5  # a smaller share gives a rate and no time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +45,7 @@ class Reached:
     @property
     def rate_only(self) -> bool:
         """Whether fewer than half reached it, so that only the rate is reported and no time."""
-        return self.reached / self.runs < _ENOUGH_REACHED
+        return self.reached / self.runs < 0.5
 
 
 def log_width(crossing: Crossing) -> float:
@@ -84,9 +83,7 @@ def compare(base: Reached, arm: Reached, *, level: float = LEVEL) -> Ratio | Non
     """
     if base.rate_only or arm.rate_only or not (base.all_reached or arm.all_reached):
         return None
-    side: Side = ""
-    if not (base.all_reached and arm.all_reached):
-        side = "≤" if base.all_reached else "≥"
+    side: Side = "≥" if not base.all_reached else "" if arm.all_reached else "≤"
     return welch(to_judge(base), to_judge(arm), level=level, side=side)
 
 
@@ -97,10 +94,9 @@ def to_judge(arm: Reached) -> Times:
 
 def at_budget(arm: Reached) -> Times:
     """All runs as times, failures at the budget with the quadratic mean of the widths: same grid variance."""
-    widths: list[float] = []
+    widths, known = list[float](), iter(arm.log_widths)
     if arm.log_widths:
-        typical = math.sqrt(math.fsum(width**2 for width in arm.log_widths) / len(arm.log_widths))
-        known = iter(arm.log_widths)
-        widths = [next(known) if met else typical for met in arm.met]
+        quadratic_mean = math.sqrt(fmean(width**2 for width in arm.log_widths))
+        widths = [next(known) if met else quadratic_mean for met in arm.met]
     pairs = zip(arm.seconds, arm.met, strict=True)
     return Times(tuple(time if met else arm.budget_s for time, met in pairs), tuple(widths))

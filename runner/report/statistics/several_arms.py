@@ -50,8 +50,7 @@ class Family:
     @property
     def p_of_gain(self) -> float:
         """Of "no gain": the true ratio is at most 1, the true difference at most 0."""
-        every = (self.own, *self.others)
-        return holm([e.p_no_gain if isinstance(e, Ratio) else e.p_not_above_0 for e in every])[0]
+        return holm([each.p_no_gain for each in (self.own, *self.others)])[0]
 
     def p_of_loss(self, edge: float) -> float:
         """Of "not below `edge`", a ratio or a difference in points."""
@@ -66,23 +65,24 @@ class Family:
         become more frequent with n, so halving finds it.
         """
         enough, few = MOST_RUNS, runs
-        wanted = 1 - (1 - POWER) / self.verdicts
-        error = self.own.estimate.error if isinstance(self.own, Ratio) else self.own.error
-        if few >= enough or not math.isfinite(error) or self._share(decides, enough) < wanted:
+
+        def decided(runs: int) -> bool:
+            return bool(np.mean(decides(self._studies(runs))) >= 1 - (1 - POWER) / self.verdicts)
+
+        if few >= enough or not math.isfinite(self._estimate.error) or not decided(enough):
             return None
         while enough - few > 1:
             middle = (few + enough) // 2
-            few, enough = (few, middle) if self._share(decides, middle) >= wanted else (middle, enough)
+            few, enough = (few, middle) if decided(middle) else (middle, enough)
         return enough
 
-    def _share(self, decides: Decides, runs: int) -> float:
-        return float(np.mean(decides(self._studies(runs))))
+    @property
+    def _estimate(self) -> Estimate:
+        return self.own.estimate if isinstance(self.own, Ratio) else self.own
 
     def _studies(self, runs: int) -> Ends:
         """What studies of `runs` runs an arm may find."""
-        ratio = self.own if isinstance(self.own, Ratio) else None
-        made = ratio.estimate if ratio else self.own
-        assert isinstance(made, Estimate)
+        made = self._estimate
         error, df = error_of(made.variances, made.counts)
         wider = float(df / chdtri(df, SPREAD_LEVEL))
         uniform = _uniform(2 + len(made.variances))
@@ -94,14 +94,15 @@ class Family:
             variance * chdtri(runs - 1, 1 - column) / (runs - 1)
             for variance, column in zip(variances, uniform[2:], strict=True)
         ]
-        fixed_variances, fixed_counts = zip(*made.fixed, strict=True) if made.fixed else ((), ())
-        errors, dfs = error_of((*seen, *fixed_variances), (*counts, *fixed_counts))
+        errors, dfs = error_of(
+            [*seen, *(variance for variance, _ in made.fixed)], [*counts, *(count for _, count in made.fixed)]
+        )
         of_all = max(made.level, 1 - 2 * EACH_SIDE / (1 + len(self.others)))
         halves = [t_limit(level, dfs) * errors for level in (made.level, of_all)]
         lows, highs = [found - half for half in halves], [found + half for half in halves]
-        if ratio:
-            lows = [np.zeros(_DRAWS) if ratio.side == "≤" else np.exp(low) for low in lows]
-            highs = [np.full(_DRAWS, math.inf) if ratio.side == "≥" else np.exp(high) for high in highs]
+        if isinstance(self.own, Ratio):
+            lows = [np.zeros(_DRAWS) if self.own.side == "≤" else np.exp(low) for low in lows]
+            highs = [np.full(_DRAWS, math.inf) if self.own.side == "≥" else np.exp(high) for high in highs]
         return Ends(lows[0], highs[0], lows[1], highs[1])
 
 

@@ -5,23 +5,20 @@ docs/method.md, "Verdict on a claim"; rule numbers are those of its table.
 """
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
 from .noise_floor import NoiseFloor
-from .several_arms import EACH_SIDE, Ends, Family
+from .several_arms import EACH_SIDE, Decides, Ends, Family
 from .welch import Interval
 
 FEWEST_VERDICT_RUNS = 5  # below: an interval, but no verdict
 FEWEST_EVALUATIONS = 20  # before the crossing, of the median run of either arm
-UNKNOWN = Interval(0.0, float("inf"))  # both arms missed the target in some runs: neither end is known
 A_GAIN = "a gain"
 EXCEEDED = "exceeded"
 PROVISIONAL = "provisional"
-NOT_AFTER_CORRECTION = "not after correction"
-LOSS_NOT_AFTER_CORRECTION = "loss not after correction"
 CANNOT = {  # by what a bound rests on
     "communication": "no communication saving",
     "balance and communication": "not even perfect balance without communication",
@@ -116,14 +113,6 @@ class Verdict:
     reasons: tuple[str, ...] = ()
     smallest_n: int | None = None
 
-    def under(self, conditions: Conditions) -> "Verdict":
-        """The verdict with what holds for every verdict of the study."""
-        return replace(
-            self,
-            remarks=(*self.remarks, *((PROVISIONAL,) if conditions.noise.biased else ())),
-            reasons=(*self.reasons, *conditions.left_open),
-        )
-
 
 def bands(value: float) -> tuple[float, float, float]:
     """(a, b, d) of a claim of `value` times as fast: at a half, 3/4 and 5/4 of the claimed gain."""
@@ -142,16 +131,6 @@ def number_rule(low: Any, high: Any, floor: Any, value: float) -> Any:
     )
 
 
-def gain_shown(low: Any, floor: Any) -> Any:
-    """Whether the interval lies above 1 + noise floor: the remark "a gain" of rules 4 and 6."""
-    return low > 1 + floor
-
-
-def exceeded(low: Any, value: float) -> Any:
-    """Whether it lies above d: the remark "exceeded" of rule 3."""
-    return low > bands(value)[2]
-
-
 def ratio_verdict(
     claim: Hypothesis, interval: Interval | None, conditions: Conditions, *, family: Family | None = None
 ) -> Verdict:
@@ -167,34 +146,55 @@ def ratio_verdict(
         return refused
     floor = conditions.noise.floor
     assert floor is not None, "a missing floor is a reason for no verdict"
-    rule = _direction if claim.value is None else _number
-    word, remarks = rule(claim, interval or UNKNOWN, conditions, floor)
+    ends = interval or Interval(0.0, math.inf)
+    word, remarks = _word_of(claim, ends, conditions, floor)
     edge = 1.0 if claim.value is None else bands(claim.value)[0]
-    if interval is not None and family is not None:
+    return settled(
+        word,
+        conditions,
+        family=family,
         # A bound of the machine may contradict what the interval does not: there is nothing to correct.
-        word, remarks = after_correction(word, remarks, family, edge if interval.high < edge else math.inf)
-    needed = None
-    if word == "inconclusive" and family is not None:
-        needed = family.smallest_n(lambda ends: _decided(claim, ends, floor), conditions.runs)
-    reasons = () if interval is not None else ("no ratio: too many runs missed the target",)
-    return Verdict(word=word, remarks=remarks, reasons=reasons, smallest_n=needed).under(conditions)
+        edge=edge if ends.high < edge else math.inf,
+        decides=lambda ends: _decided(claim, ends, floor),
+        remarks=remarks,
+        reasons=() if interval else ("no ratio: too many runs missed the target",),
+    )
 
 
-def after_correction(
-    word: Word, remarks: tuple[str, ...], family: Family, edge: float
-) -> tuple[Word, tuple[str, ...]]:
-    """What is left of a gain, or of a loss below `edge`, after correction for all arms of the comparison.
+def settled(
+    word: Word,
+    conditions: Conditions,
+    *,
+    family: Family | None,
+    edge: float,
+    decides: Decides,
+    remarks: tuple[str, ...] = (),
+    reasons: tuple[str, ...] = (),
+) -> Verdict:
+    """The verdict `word`, after correction for all arms of `family`, with what holds for the whole study.
 
-    A statement whose Holm-adjusted one-sided p is above 0.025 is not made: the word becomes "inconclusive".
+    A gain, or a loss below `edge`, whose Holm-adjusted one-sided p is above 0.025 is not stated: the word
+    becomes "inconclusive".
     """
-    no_loss = word in LOSSES and family.p_of_loss(edge) > EACH_SIDE
-    no_gain = (word in GAINS or A_GAIN in remarks) and family.p_of_gain > EACH_SIDE
-    if no_loss or (no_gain and word in GAINS):
-        word = "inconclusive"
-    if no_gain:
-        kept = (remark for remark in remarks if remark not in (A_GAIN, EXCEEDED))
-        remarks = (*kept, NOT_AFTER_CORRECTION)
-    return word, (*remarks, LOSS_NOT_AFTER_CORRECTION) if no_loss else remarks
+    needed = None
+    if family is not None:
+        no_loss = word in LOSSES and family.p_of_loss(edge) > EACH_SIDE
+        no_gain = (word in GAINS or A_GAIN in remarks) and family.p_of_gain > EACH_SIDE
+        if no_loss or (no_gain and word in GAINS):
+            word = "inconclusive"
+        if no_gain:
+            kept = (remark for remark in remarks if remark not in (A_GAIN, EXCEEDED))
+            remarks = (*kept, "not after correction")
+        if no_loss:
+            remarks = (*remarks, "loss not after correction")
+        if word == "inconclusive":
+            needed = family.smallest_n(decides, conditions.runs)
+    return Verdict(
+        word=word,
+        remarks=(*remarks, *((PROVISIONAL,) if conditions.noise.biased else ())),
+        reasons=(*reasons, *conditions.left_open),
+        smallest_n=needed,
+    )
 
 
 def _decided(claim: Hypothesis, ends: Ends, floor: float) -> Any:
@@ -209,36 +209,27 @@ def _decided(claim: Hypothesis, ends: Ends, floor: float) -> Any:
 
 def not_judged(claim: Hypothesis, conditions: Conditions) -> Verdict | None:
     """The verdict where no interval may decide ("no verdict", "not testable here"), with reasons, or None."""
-    reasons = _no_verdict_reasons(conditions, claim.headline)
-    if reasons:
-        return Verdict(word="no verdict", reasons=reasons)
-    reasons = _untestable_reasons(claim, conditions)
-    if reasons:
-        return Verdict(word="not testable here", reasons=(*reasons, *conditions.left_open))
-    return None
-
-
-def _no_verdict_reasons(conditions: Conditions, headline: str) -> tuple[str, ...]:
     noise, reasons = conditions.noise, list[str]()
     if conditions.runs < FEWEST_VERDICT_RUNS:
         reasons.append(f"{conditions.runs} runs per arm: a verdict needs {FEWEST_VERDICT_RUNS}")
     reasons += [f"{name} is missing: no noise floor" for name in noise.missing]
     if noise.unknown:
         reasons.append(f"no noise floor: {noise.unknown}")
-    if headline == "time_to_target":
+    if claim.headline == "time_to_target":
         if conditions.evaluations is None:
             reasons.append("the evaluations before the crossing were not counted")
         elif conditions.evaluations < FEWEST_EVALUATIONS:
             reasons.append(
                 f"{conditions.evaluations:g} evaluations before the crossing: must be {FEWEST_EVALUATIONS}"
             )
-    return (*reasons, *conditions.forbidden)
-
-
-def _untestable_reasons(claim: Hypothesis, conditions: Conditions) -> tuple[str, ...]:
-    """Rule 1. An unknown bound forbids nothing, nor does any bound in the claim's own conditions."""
-    reasons = [f"differs from the claim's: {condition}" for condition in conditions.differs]
-    return (*reasons, *(() if conditions.own_conditions else out_of_reach(claim, conditions.bound)))
+    if reasons or conditions.forbidden:
+        return Verdict(word="no verdict", reasons=(*reasons, *conditions.forbidden))
+    # Rule 1. An unknown bound forbids nothing, nor does any bound in the claim's own conditions.
+    reasons += [f"differs from the claim's: {condition}" for condition in conditions.differs]
+    reasons += () if conditions.own_conditions else out_of_reach(claim, conditions.bound)
+    if reasons:
+        return Verdict(word="not testable here", reasons=(*reasons, *conditions.left_open))
+    return None
 
 
 def out_of_reach(claim: Hypothesis, bound: Bound) -> tuple[str, ...]:
@@ -255,36 +246,22 @@ def within_reach(made: Verdict, claim: Hypothesis, bound: Bound) -> Verdict:
     return Verdict(word="not testable here", reasons=(*reasons, *made.reasons)) if reasons else made
 
 
-def _number(
+def _word_of(
     claim: Hypothesis, interval: Interval, conditions: Conditions, floor: float
 ) -> tuple[Word, tuple[str, ...]]:
-    assert claim.value is not None, "a direction has no bands"
-    rule = int(number_rule(interval.low, interval.high, floor, claim.value))
-    gain = (A_GAIN,) if gain_shown(interval.low, floor) else ()
+    gain = interval.low > 1 + floor
+    if claim.value is None:
+        return "supported" if gain else "contradicted" if interval.high < 1 else "inconclusive", ()
+    rule, (a, _, d) = int(number_rule(interval.low, interval.high, floor, claim.value)), bands(claim.value)
     if rule == TOO_NOISY:
         return "inconclusive (too noisy)", ()
     if rule == REPRODUCED:
-        return "reproduced", (EXCEEDED,) if exceeded(interval.low, claim.value) else ()
-    if claim.quantifier == "up_to" and _cannot_be_reached(claim.value, conditions):
-        return "contradicted", gain
+        return "reproduced", (EXCEEDED,) if interval.low > d else ()
+    remarks, limit = (A_GAIN,) if gain else (), conditions.bound.limit
+    up_to = claim.quantifier == "up_to"
+    # In the claim's own conditions even the upper limit of the bound is below a: no saving reaches it.
+    if up_to and conditions.own_conditions and limit is not None and limit < a:
+        return "contradicted", remarks
     if rule == CONTRADICTED:
-        return "smaller here" if claim.quantifier == "up_to" else "contradicted", gain
-    if rule == PARTLY:
-        return "partly", ()
-    return "inconclusive", gain
-
-
-def _cannot_be_reached(value: float, conditions: Conditions) -> bool:
-    """In the claim's own conditions even the upper limit of the bound is below a: no saving reaches it."""
-    limit = conditions.bound.limit
-    return conditions.own_conditions and limit is not None and limit < bands(value)[0]
-
-
-def _direction(
-    claim: Hypothesis, interval: Interval, conditions: Conditions, floor: float
-) -> tuple[Word, tuple[str, ...]]:
-    if gain_shown(interval.low, floor):
-        return "supported", ()
-    if interval.high < 1:
-        return "contradicted", ()
-    return "inconclusive", ()
+        return "smaller here" if up_to else "contradicted", remarks
+    return ("partly", ()) if rule == PARTLY else ("inconclusive", remarks)

@@ -8,6 +8,8 @@ here. Source: docs/method.md, "Statistics of ratios".
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import fmean
 from typing import Any, Literal
 
 import numpy as np
@@ -43,8 +45,8 @@ def error_of(variances: Sequence[Any], counts: Sequence[int]) -> tuple[Any, Any]
     usable = (total > 0) & np.isfinite(total)
     # Shares of the whole, so that the squares of tiny variances do not vanish.
     whole = np.where(usable, total, 1.0)
-    pairs = list(zip(parts, counts, strict=True))
-    inverse_df = sum(np.where(usable, part / whole, 0.0) ** 2 / (n - 1) for part, n in pairs)
+    shares = [np.where(usable, part / whole, 0.0) for part in parts]
+    inverse_df = sum(share**2 / (n - 1) for share, n in zip(shares, counts, strict=True))
     df = np.where(usable, 1.0 / np.where(usable, inverse_df, 1.0), sum(n - 1.0 for n in counts))
     return np.sqrt(total), df
 
@@ -92,21 +94,20 @@ class Estimate:
     level: float = LEVEL
     fixed: tuple[tuple[float, int], ...] = ()
 
+    @cached_property
+    def _error_and_df(self) -> tuple[Any, Any]:
+        variances, counts = zip(*zip(self.variances, self.counts, strict=True), *self.fixed, strict=True)
+        return error_of(variances, counts)
+
     @property
     def error(self) -> float:
         """The standard error of `difference`."""
-        return self._error_and_df[0]
+        return float(self._error_and_df[0])
 
     @property
     def df(self) -> float:
         """Degrees of freedom of the interval (Welch-Satterthwaite)."""
-        return self._error_and_df[1]
-
-    @property
-    def _error_and_df(self) -> tuple[float, float]:
-        variances = (*self.variances, *(variance for variance, _ in self.fixed))
-        error, df = error_of(variances, (*self.counts, *(count for _, count in self.fixed)))
-        return float(error), float(df)
+        return float(self._error_and_df[1])
 
     @property
     def interval(self) -> Interval:
@@ -115,12 +116,9 @@ class Estimate:
         return Interval(self.difference - half, self.difference + half)
 
     @property
-    def p_not_above_0(self) -> float:
+    def p_no_gain(self) -> float:
         """One-sided p of "the true difference is at most 0": small means that it is above."""
-        error = self.error
-        if error == 0:
-            return 0.0 if self.difference > 0 else 1.0
-        return float(stdtr(self.df, -self.difference / error))
+        return replace(self, difference=-self.difference).p_not_below(0.0)
 
     @property
     def detectable(self) -> float:
@@ -130,47 +128,37 @@ class Estimate:
     def p_not_below(self, edge: float) -> float:
         """One-sided p of "the true difference is at least `edge`": small means that it is below."""
         error = self.error
-        if error == 0:
-            return 0.0 if self.difference < edge else 1.0
-        return float(stdtr(self.df, (self.difference - edge) / error))
+        below = self.difference - edge
+        return float(stdtr(self.df, below / error)) if error else float(below >= 0)
 
 
 def welch_difference(
     first: Sequence[float],
     second: Sequence[float],
     *,
-    least: tuple[float, float] = (0.0, 0.0),
+    least: Sequence[float] = (0.0, 0.0),
     level: float = LEVEL,
 ) -> Estimate:
     """mean(first) - mean(second) of independent runs; `least`: lower limit of each side's variance.
 
     Raises ConfigError for fewer than 2 values on a side or one that is not finite.
     """
-    sides = [_finite(first), _finite(second)]
+    sides = [mean_of(side, least=low, level=level) for side, low in zip((first, second), least, strict=True)]
     return Estimate(
-        difference=float(sides[0].mean() - sides[1].mean()),
-        variances=tuple(max(float(side.var(ddof=1)), low) for side, low in zip(sides, least, strict=True)),
-        counts=tuple(len(side) for side in sides),
+        difference=sides[0].difference - sides[1].difference,
+        variances=sides[0].variances + sides[1].variances,
+        counts=sides[0].counts + sides[1].counts,
         level=level,
     )
 
 
-def mean_of(values: Sequence[float], *, level: float = LEVEL) -> Estimate:
-    """The mean of `values` with its t interval. Raises ConfigError as `welch_difference` does."""
-    array = _finite(values)
-    return Estimate(
-        difference=float(array.mean()),
-        variances=(float(array.var(ddof=1)),),
-        counts=(len(array),),
-        level=level,
-    )
-
-
-def _finite(values: Sequence[float]) -> Any:
+def mean_of(values: Sequence[float], *, least: float = 0.0, level: float = LEVEL) -> Estimate:
+    """The mean of `values` with its t interval; `least`, errors: as of `welch_difference`."""
     array = np.asarray(values, dtype=np.float64)
     if len(array) < 2 or not np.isfinite(array).all():
         raise ConfigError(f"runs={list(values)}: must be 2 or more finite numbers")
-    return array
+    variance = max(float(array.var(ddof=1)), least)
+    return Estimate(difference=float(array.mean()), variances=(variance,), counts=(len(array),), level=level)
 
 
 @dataclass(frozen=True)
@@ -199,14 +187,7 @@ class Times:
     @property
     def grid_variance(self) -> float:
         """Mean of w²/12, the variance that the evaluation grid alone puts into ln T; 0 for fixed work."""
-        if not self.log_widths:
-            return 0.0
-        return math.fsum(width**2 / 12 for width in self.log_widths) / len(self.log_widths)
-
-    @property
-    def least_variance(self) -> float:
-        """The variance that ln T counts with at least."""
-        return max(self.grid_variance, self.slow_variance)
+        return fmean(width**2 / 12 for width in self.log_widths) if self.log_widths else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,7 +214,8 @@ class Ratio:
     @property
     def interval(self) -> Interval:
         """Of the true ratio, without the end that censored runs leave unknown."""
-        return self._without_unknown_end(self.estimate.interval)
+        ends = self.estimate.interval.exponential()
+        return Interval(0.0 if self.side == "≤" else ends.low, math.inf if self.side == "≥" else ends.high)
 
     @property
     def low(self) -> float:
@@ -259,18 +241,11 @@ class Ratio:
     @property
     def p_no_gain(self) -> float:
         """One-sided p of "the true ratio is at most 1"; 1 where only an upper bound is known."""
-        return 1.0 if self.side == "≤" else self.estimate.p_not_above_0
+        return 1.0 if self.side == "≤" else self.estimate.p_no_gain
 
     def p_not_below(self, edge: float) -> float:
         """One-sided p of "the true ratio is at least `edge`"; 1 where only a lower bound is known."""
         return 1.0 if self.side == "≥" else self.estimate.p_not_below(math.log(edge))
-
-    def _without_unknown_end(self, logs: Interval) -> Interval:
-        ends = logs.exponential()
-        return Interval(
-            0.0 if self.side == "≤" else ends.low,
-            math.inf if self.side == "≥" else ends.high,
-        )
 
 
 def welch(base: Times, arm: Times, *, level: float = LEVEL, side: Side = "") -> Ratio | None:
@@ -281,7 +256,7 @@ def welch(base: Times, arm: Times, *, level: float = LEVEL, side: Side = "") -> 
     """
     if min(len(base.seconds), len(arm.seconds)) < FEWEST_RUNS:
         return None
-    least = (base.least_variance, arm.least_variance)
+    least = [max(times.grid_variance, times.slow_variance) for times in (base, arm)]
     return Ratio(estimate=welch_difference(base.logs, arm.logs, least=least, level=level), side=side)
 
 
@@ -293,9 +268,8 @@ def with_pairs(ratio: Ratio, base: Times, arm: Times, *, same_trajectory: bool) 
     least the grid variance of both sides.
     """
     least = 0.0 if same_trajectory else base.grid_variance + arm.grid_variance
-    level = ratio.estimate.level
-    pairs = mean_of([b - a for b, a in zip(base.logs, arm.logs, strict=True)], level=level)
-    pairs = replace(pairs, variances=(max(pairs.variances[0], least),))
+    differences = [b - a for b, a in zip(base.logs, arm.logs, strict=True)]
+    pairs = mean_of(differences, least=least, level=ratio.estimate.level)
     first, second = (pairs, ratio.estimate) if same_trajectory else (ratio.estimate, pairs)
     return replace(ratio, estimate=first, alternative=second, same_trajectory=same_trajectory)
 
@@ -305,9 +279,8 @@ def with_model_error(ratio: Ratio, error: ModelError) -> Ratio:
 
     That has the variance sd² (1 + 1 / count), or more: without any other error the interval ends at `reach`.
     """
-    share = 1 + 1 / error.count
     reach = error.reach / float(t_limit(ratio.estimate.level, error.count - 1))
-    fixed = (max(error.sd**2 * share, reach**2) * error.count, error.count)
+    fixed = (max(error.sd**2 * (1 + 1 / error.count), reach**2) * error.count, error.count)
 
     def widened(made: Estimate) -> Estimate:
         return replace(made, difference=made.difference - error.bias, fixed=(fixed,))
@@ -318,13 +291,11 @@ def with_model_error(ratio: Ratio, error: ModelError) -> Ratio:
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:
     """Holm-adjusted p values, in the order given: of k comparisons with one baseline, for "no gain"."""
-    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
-    adjusted = [0.0] * len(p_values)
-    largest = 0.0
-    for place, index in enumerate(order):
-        largest = max(largest, min(1.0, (len(order) - place) * p_values[index]))
-        adjusted[index] = largest
-    return tuple(adjusted)
+    p = np.asarray(p_values, dtype=np.float64)
+    order = np.argsort(p, kind="stable")
+    adjusted = np.empty_like(p)
+    adjusted[order] = np.maximum.accumulate(np.minimum(1.0, p[order] * np.arange(len(p), 0, -1)))
+    return tuple(adjusted.tolist())
 
 
 def regret(default: Times, tuned: Times, *, level: float = LEVEL) -> tuple[float, Interval | None]:

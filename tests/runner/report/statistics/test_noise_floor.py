@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 from sharing import there
-from simulated_studies import log_sd
+from simulated_studies import draw_logs
 
 from daso_bench.runner.report.statistics.noise_floor import (
     NoiseFloor,
@@ -87,12 +87,8 @@ SHIFTS = [
 ]
 
 
-def times(*seconds: float) -> Times:
-    return Times(seconds)
-
-
 def test_the_test_is_scipy_s_one_sided_pooled_t_test() -> None:
-    new = times(1050, 1100, 980, 1060, 1090)
+    new = Times((1050, 1100, 980, 1060, 1090))
     theirs: Any = stats.ttest_ind(new.logs, STORED.logs, alternative="greater")
     assert worse(STORED, new).p == pytest.approx(theirs.pvalue)
     assert worse(STORED, new, sign=-1).p == pytest.approx(1 - theirs.pvalue)
@@ -100,14 +96,14 @@ def test_the_test_is_scipy_s_one_sided_pooled_t_test() -> None:
 
 @pytest.mark.parametrize(("factor", "weak", "too_good"), [(1.2, True, False), (0.8, False, True)])
 def test_more_samples_are_weak_and_fewer_too_good(factor: float, weak: bool, too_good: bool) -> None:
-    runs = times(*(factor * value for value in (1000, 1008, 992, 1004, 996)))
+    runs = Times(tuple(factor * value for value in (1000, 1008, 992, 1004, 996)))
     assert worse(STORED, runs).log_shift == pytest.approx(math.log(factor), abs=2e-3)
     assert (worse(STORED, runs).flagged, worse(STORED, runs, sign=-1).flagged) == (weak, too_good)
 
 
 def test_without_any_scatter_every_shift_counts_and_none_does_not() -> None:
-    same = times(100, 100, 100)
-    assert [worse(same, times(value, value)).flagged for value in (101, 100, 99)] == [True, False, False]
+    same = Times((100, 100, 100))
+    assert [worse(same, Times((value, value))).flagged for value in (101, 100, 99)] == [True, False, False]
 
 
 @pytest.mark.parametrize(("stored", "new", "cv", "shift"), SHIFTS)
@@ -115,15 +111,14 @@ def test_the_shifts_of_the_rules_are_flagged_half_of_the_time_and_none_in_one_of
     stored: int, new: int, cv: float, shift: float
 ) -> None:
     rng = np.random.default_rng(13)
-    sd = log_sd(cv)
-    old, runs = rng.standard_normal((10_000, stored)) * sd, rng.standard_normal((10_000, new)) * sd
+    old, runs = (draw_logs(rng, (10_000, number), cv) for number in (stored, new))
     flagged = [np.mean(pooled(old, runs + math.log1p(by))[1] < 0.05) for by in (0.0, shift / 100)]
     assert flagged[0] == pytest.approx(0.05, abs=0.01)
     assert flagged[1] == pytest.approx(0.50, abs=0.05)
 
 
 def test_several_arms_are_corrected_by_holm_and_keep_their_own_p() -> None:
-    arms = {"much": times(800, 810, 790), "some": times(945, 950, 940), "none": times(1000, 1010, 990)}
+    arms = {"much": Times((800, 810, 790)), "some": Times((945, 950, 940)), "none": Times((1000, 1010, 990))}
     found = any_better(STORED, arms)
     raw = {name: worse(STORED, runs, sign=-1).p for name, runs in arms.items()}
     assert {name: shift.p for name, shift in found.items()} == raw
@@ -134,26 +129,15 @@ def test_several_arms_are_corrected_by_holm_and_keep_their_own_p() -> None:
     assert [name for name, shift in found.items() if shift.flagged] == ["much"]
 
 
-SEVEN = 7
-
-
-def flags(stored: int, new: int, cv: float) -> tuple[float, float]:
-    """Of 10,000 studies of seven arms without a shift: those with a flag, without and with correction."""
-    rng = np.random.default_rng(7)
-    sd = log_sd(cv)
-    old = rng.standard_normal((10_000, 1, stored)) * sd
-    runs = rng.standard_normal((10_000, SEVEN, new)) * sd
-    alone = pooled(old, runs, sign=-1.0)[1]
-    adjusted = np.array([holm(each) for each in alone.tolist()])
-    return float(np.mean(alone.min(1) < 0.05)), float(np.mean(adjusted.min(1) < 0.05))
-
-
 @pytest.mark.parametrize(("stored", "new", "cv"), [(20, 10, 0.03), (20, 10, 0.10), (10, 5, 0.05)])
 def test_seven_sound_arms_are_flagged_in_one_study_of_twenty(stored: int, new: int, cv: float) -> None:
     """Uncorrected in about one of four."""
-    uncorrected, corrected = flags(stored, new, cv)
-    assert uncorrected == pytest.approx(0.23, abs=0.02)
-    assert corrected == pytest.approx(0.05, abs=0.01)
+    rng = np.random.default_rng(7)
+    old, runs = draw_logs(rng, (10_000, 1, stored), cv), draw_logs(rng, (10_000, 7, new), cv)
+    alone = pooled(old, runs, sign=-1.0)[1]
+    adjusted = np.array([holm(each) for each in alone.tolist()])
+    assert np.mean(alone.min(1) < 0.05) == pytest.approx(0.23, abs=0.02)
+    assert np.mean(adjusted.min(1) < 0.05) == pytest.approx(0.05, abs=0.01)
 
 
 @pytest.mark.parametrize(
@@ -164,8 +148,6 @@ def test_seven_sound_arms_are_flagged_in_one_study_of_twenty(stored: int, new: i
         (1.021, 1.05, True),
         (0.95, 0.9803, True),
         (0.95, 0.981, False),
-        (1.015, 1.019, False),
-        (0.0, math.inf, False),
     ],
 )
 def test_a_placebo_is_different_only_outside_of_the_floor(low: float, high: float, different: bool) -> None:

@@ -1,18 +1,13 @@
 """Runs that miss a target: rates, medians under censoring, and one-sided ratios."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from sharing import there
 
 from daso_bench.runner.records.target_crossing import crossing
-from daso_bench.runner.report.statistics.reached import (
-    Reached,
-    compare,
-    log_width,
-    median_s,
-    wilson,
-)
+from daso_bench.runner.report.statistics.reached import Reached, compare, log_width, median_s, wilson
 from daso_bench.runner.report.statistics.welch import Interval, Times, welch
 
 
@@ -78,13 +73,8 @@ def test_failures_of_the_arm_leave_the_lower_end_open_and_show_no_gain() -> None
 
 
 def test_failures_do_not_thin_the_grid_variance() -> None:
-    base = Reached(
-        seconds=(100.0, 100.0, 100.0, 90.0),
-        met=(True, True, True, False),
-        budget_s=100.0,
-        log_widths=(0.1,) * 3,
-    )
-    arm = Reached(seconds=(80.0,) * 3, met=(True,) * 3, budget_s=100.0, log_widths=(0.05,) * 3)
+    base = replace(runs(100, 100, 100, failed=(90,), budget=100.0), log_widths=(0.1,) * 3)
+    arm = replace(runs(80, 80, 80), log_widths=(0.05,) * 3)
     found = there(compare(base, arm))
     assert found.estimate.variances == pytest.approx((0.1**2 / 12, 0.05**2 / 12))
 
