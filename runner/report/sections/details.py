@@ -1,7 +1,7 @@
 """Section: what is below page one, folded: every run, figures, settings and commands, what went wrong."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -20,27 +20,18 @@ from ..target import budget_s, way
 
 
 def facts_of(comparison: Comparison) -> list[tuple[str, str]]:
-    """Cluster, target and so on, and how far virtual time is off: name and value of each."""
+    """World and target, and how far virtual time is off: name and value of each."""
     runs = comparison.runs
     facts = [("World", comparison.world_in_words)]
-    known = simulation_errors.reference() if comparison.world == "simulated" else None
-    facts += [("How far virtual time is off", f"{_compared(runs)} {known.sentence()}")] if known else []
+    if comparison.world == "simulated":
+        ranks = {(run.config.get("cluster") or {}).get("validated_ranks") or 0 for run in runs}
+        compared = "; ".join(compared_words(count) for count in sorted(ranks))
+        known = simulation_errors.reference().sentence()
+        facts.append(("How far virtual time is off", f"{compared[0].upper()}{compared[1:]}. {known}"))
     if comparison.targets:
         targets = [target_words(runs[0].metric, target) for target in comparison.targets]
         facts.append(("Target", "; ".join(targets)))
-    batches = sorted({str((run.config.get("train") or {}).get("global_batch_size")) for run in runs})
-    facts.append(("Global batch", ", ".join(batches) + " samples"))
-    counts = sorted({row["count"] for run in runs for row in run.evaluations if row.get("count")})
-    if len(counts) == 1:
-        facts.append(("Evaluated on", f"{counts[0]:,} samples, each once"))
     return facts
-
-
-def _compared(runs: Iterable[Run]) -> str:
-    """What is known of the step times of the runs' own clusters."""
-    ranks = sorted({(run.config.get("cluster") or {}).get("validated_ranks") or 0 for run in runs})
-    sentence = "; ".join(compared_words(count) for count in ranks)
-    return f"{sentence[0].upper()}{sentence[1:]}."
 
 
 def arm_line(arm: Arm, limit_s: float | None) -> dict[str, Any]:
@@ -103,7 +94,6 @@ class DetailsSection(Section):
 
     order = 90
     template = """
-{% set figure = namespace(place=0) %}
 {% for block in section.blocks %}
 {% set place = "commands-" ~ loop.index %}
 <section>
@@ -150,29 +140,14 @@ one run. Times are T_train: evaluation, checkpoints and start-up left out.</capt
 <details><summary>{{ block.figures | map(attribute="title") | join(", ") }}</summary>
 <div class="figures">
 {% for _ in block.figures %}
-{{ page.figure(pictures[figure.place], [(place, "")]) }}
-{% set figure.place = figure.place + 1 %}
+{{ page.figure(pictures.pop(0), [(place, "")]) }}
 {% endfor %}
 </div></details>
 {% endif %}
 <details><summary>Settings</summary>
-<p>What all runs have in common ({{ block.common | length }} settings):</p>
-<ul class="settings">
-{% for key, value in block.common.items() %}
-<li><code>{{ key }}={{ value }}</code></li>
-{% endfor %}
-</ul>
-<div class="wide" role="region" aria-label="Settings of arms" tabindex="0">
-<table><thead><tr><th scope="col">Arm</th>
-<th scope="col" class="text">Settings beyond the common ones</th></tr></thead>
-<tbody>
-{% for arm, settings in block.settings %}
-<tr><th scope="row">{{ arm.label }}</th><td class="text">
-{% for key, value in settings.items() %}<code>{{ key }}={{ value }}</code> {% else %}none{% endfor %}
-</td></tr>
-{% endfor %}
-</tbody>
-</table></div></details>
+{% call page.table("Settings of arms", block.settings, text=("Settings",)) %}
+What sets the arms apart; the commands have all settings.
+{% endcall %}</details>
 {{ page.commands(place, block.comparison.arms | map(attribute="runs") | list) }}
 </section>
 {% endfor %}
@@ -202,7 +177,6 @@ one run. Times are T_train: evaluation, checkpoints and start-up left out.</capt
     def lists(self) -> list[tuple[str, str, list[str], bool]]:
         """Anchor, title and sentences of what the runs are and what went wrong; whether it is unfolded."""
         results = self.results
-        copies = [run.found_again for run in results.copied]
         machines: dict[str, list[str]] = defaultdict(list)
         for run in results.runs:
             machines[_machine(run.environment)].append(run.run_id)
@@ -211,15 +185,11 @@ one run. Times are T_train: evaluation, checkpoints and start-up left out.</capt
             for facts, ids in machines.items()
         ]
         troubles = [trouble(run) for run in results.trouble]
+        copies = "Run directories found more than once; the furthest one counts"
         continued = [resumed(run) for run in results.runs if run.resumed]
         return [
             ("trouble", "Runs that did not finish or cannot be trusted", troubles, True),
-            (
-                "copied",
-                "Run directories found more than once; the furthest one counts",
-                copies,
-                True,
-            ),
+            ("copied", copies, [run.found_again for run in results.copied], True),
             ("damage", "Damage found while reading", results.damage, True),
             ("resumed", "Resumed runs; all numbers use the work that survived", continued, False),
             ("environment", "Environment", environment, False),
@@ -240,9 +210,13 @@ def block_of(comparison: Comparison, title: str, prefix: str) -> dict[str, Any]:
         "facts": facts_of(together),
         "warnings": [warning] if (warning := core_efficiency.warning(comparison)) else [],
         "lines": [arm_line(arm, limit_s) for arm in comparison.arms],
-        "common": common,
         "settings": [
-            (arm, {key: value for key, value in common_settings(arm.runs).items() if key not in common})
+            {
+                "Arm": arm.label,
+                "Settings": " ".join(
+                    f"{key}={value}" for key, value in common_settings(arm.runs).items() if key not in common
+                ),
+            }
             for arm in comparison.arms
         ],
         # What holds for all runs stands once above the table, not in every line.

@@ -353,7 +353,6 @@ def test_the_page_has_the_matrix_and_its_table(make_run: Make, tmp_path: Path):
     page = report(tmp_path, tmp_path / "out").read_text()
     assert "Computing efficiency" in page
     assert "native gets 30.0% of what 4 cores could do" in page
-    assert "Blocked between nodes" in page
     table = (tmp_path / "out" / "efficiency.csv").read_text().splitlines()
     assert len(table) == 3
     assert "study.role=one_core" not in page[: page.index("Every run (")], "it is no arm"

@@ -94,19 +94,25 @@ def test_defaults_that_missed_the_target_give_a_regret_of_at_least(make_run: Mak
 
 
 @pytest.mark.parametrize(
-    ("default", "tuned", "words"),
+    ("default", "tuned", "shown", "remarks"),
     [
-        ((120, -120, -120), (100, 100, 100), "reached the target: 1 of 3 as default, 3 of 3 tuned"),
-        ((120, 120), (100, 100), "20.0%, no interval below 3 runs"),
-        ((), (100, 100, 100), "no run with the default settings"),
+        ((120, -120, -120), (100, 100, 100), "–", "reached the target: 1 of 3 as default, 3 of 3 tuned"),
+        ((120, 120), (100, 100), "20.0%", ""),
+        ((), (100, 100, 100), "–", "no run with the default settings"),
     ],
     ids=["few reached it", "two runs", "no default"],
 )
 def test_why_there_is_no_regret_or_no_interval(
-    make_run: Make, tmp_path: Path, default: tuple[float, ...], tuned: tuple[float, ...], words: str
+    make_run: Make,
+    tmp_path: Path,
+    default: tuple[float, ...],
+    tuned: tuple[float, ...],
+    shown: str,
+    remarks: str,
 ):
     rows(make_run, tmp_path, "ddp", default, tuned)
-    assert regret_words(only(tmp_path)) == words
+    row = only(tmp_path)
+    assert (regret_words(row), row["remarks"]) == (shown, remarks)
 
 
 def test_second_baselines_are_no_tuned_arms(make_run: Make, tmp_path: Path):
