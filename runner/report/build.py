@@ -40,24 +40,21 @@ def report(directory: Path, output: Path, config_dir: Path | None = None) -> Pat
     with writing(f"report {output}"):
         output.mkdir(parents=True, exist_ok=True)
         # Tables first: a figure that fails must not cost them.
-        tables = _write_tables(made, output)
+        tables = [file for section in made for file in _write_tables(section, output)]
         page = output / "index.html"
         page.write_text(_page(results, made, output, tables, files_of(config_dir)), encoding="utf-8")
     return page
 
 
-def _write_tables(made: Sequence[Section], output: Path) -> list[str]:
-    """Returns the names of the files, in the order of the page."""
-    files: list[str] = []
-    for section in made:
-        printed = section.printed()
-        for name, rows in {**section.tables(), **printed}.items():
-            write_csv(output / f"{name}.csv", rows)
-            files.append(f"{name}.csv")
-        for name, rows in printed.items():
-            (output / f"{name}.tex").write_text(latex(rows), encoding="utf-8")
-            files.append(f"{name}.tex")
-    return files
+def _write_tables(section: Section, output: Path) -> list[str]:
+    """Returns the names of the files."""
+    printed = section.printed()
+    tables = {**section.tables(), **printed}
+    for name, rows in tables.items():
+        write_csv(output / f"{name}.csv", rows)
+    for name, rows in printed.items():
+        (output / f"{name}.tex").write_text(latex(rows), encoding="utf-8")
+    return [f"{name}.csv" for name in tables] + [f"{name}.tex" for name in printed]
 
 
 def section_classes(folders: Sequence[Path]) -> list[type[Section]]:

@@ -107,9 +107,9 @@ NOT_EQUAL = "one core is no core of native's: not equal: "
     [
         ("native", None, "no baseline (study.baseline)"),
         ("one core", None, "no run of one core (study.role=one_core)"),
-        ("native", {"spread": (1.0,)}, "native has fewer than 2 complete runs"),
-        ("one core", {"spread": (1.0,)}, "one core has fewer than 2 complete runs"),
-        ("native", {"edit": without_cores}, "the cores of native are not recorded, or not the same in all"),
+        ("native", {"spread": (1.0,)}, "native: fewer than 2 complete runs"),
+        ("one core", {"spread": (1.0,)}, "one core: fewer than 2 complete runs"),
+        ("native", {"edit": without_cores}, "native: its cores are not recorded, or not the same in all"),
         ("one core", {"batch": 1}, f"{NOT_EQUAL}batch of a core (64 / 4; 1)"),
         ("one core", {"batch": 17}, f"{NOT_EQUAL}batch of a core (64 / 4; 17)"),
         ("one core", {"more": {"train": {"global_batch_size": 16, "precision": "bf16"}}}, "precision ("),
@@ -261,7 +261,7 @@ def test_without_the_core_alone_a_claim_is_held_against_the_number_of_cores(
     if not missing:
         arms["one core"] = replace(arms["one core"], spread=(1.0,))
     given = answered(made(make_run, tmp_path, arms))
-    why = "no run of one core (study.role=one_core)" if missing else "one core has fewer than 2 complete runs"
+    why = "no run of one core (study.role=one_core)" if missing else "one core: fewer than 2 complete runs"
     for value, word in ((20.0, "not testable here"), (3.0, "reproduced")):
         (judged,) = verdicts(given, times_as_efficient(value))
         assert judged.verdict.word == word, judged.verdict.reasons
