@@ -13,7 +13,6 @@ from markupsafe import Markup
 from ...strategies.errors import ConfigError
 from ..machine.folders import writing
 from . import sections, words
-from .claims import convergence_points, paper_claims
 from .plots.arm_style import swatch
 from .plots.pictures import picture
 from .reproduce import command_of, script_of
@@ -42,7 +41,7 @@ def report(directory: Path, output: Path, config_dir: Path | None = None) -> Pat
         # Tables first: a figure that fails must not cost them.
         tables = [file for section in made for file in _write_tables(section, output)]
         page = output / "index.html"
-        page.write_text(_page(results, made, output, tables, files_of(config_dir)), encoding="utf-8")
+        page.write_text(_page(results, made, output, tables, own=config_dir is not None), encoding="utf-8")
     return page
 
 
@@ -87,17 +86,8 @@ def _sections_in(module: ModuleType) -> list[type[Section]]:
     return [kind for kind in values if issubclass(kind, Section) and kind.__module__ == module.__name__]
 
 
-def files_of(config_dir: Path | None) -> list[str]:
-    """The files of the user's own that the page rests on, by their place in `config_dir`."""
-    if config_dir is None:
-        return []
-    patterns = [f"{folder}/*.yaml" for folder in (paper_claims.FOLDER, convergence_points.FOLDER)]
-    files = [file for pattern in [*patterns, f"{SECTIONS}/*.py"] for file in sorted(config_dir.glob(pattern))]
-    return [file.relative_to(config_dir).as_posix() for file in files]
-
-
 def _page(
-    results: Results, made: Sequence[Section], output: Path, tables: Sequence[str], user_files: Sequence[str]
+    results: Results, made: Sequence[Section], output: Path, tables: Sequence[str], *, own: bool
 ) -> str:
     folder = resources.files(__name__.rpartition(".")[0])
     environment = Environment(
@@ -114,7 +104,7 @@ def _page(
         command_of=command_of,
         script_of=script_of,
         many=MANY_RUNS,
-        user_files=user_files,
+        own=own,
     )
     environment.globals["page"] = environment.get_template("macros.html.j2").module
     blocks = []

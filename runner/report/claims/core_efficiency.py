@@ -110,13 +110,6 @@ def headroom(comparison: Comparison, comparator: Arm, floor: float) -> Bound:
     return Bound(value=line.headroom, limit=line.headroom_limit, of="cores", impossible=impossible)
 
 
-def warning(comparison: Comparison) -> str:
-    """That runs of one core lie there and give no matrix; "" where they do, or there are none."""
-    why = matrix(comparison)
-    has_core = any(arm.runs[0].role == ONE_CORE for arm in comparison.arms)
-    return f"No computing efficiency: {why}." if has_core and isinstance(why, str) else ""
-
-
 def cores_of(arm: Arm) -> int | None:
     """Cores that all complete runs of an arm could use; None where they differ, or one is not known."""
     counts = {recorded.cores(run) for run in rated(arm)}

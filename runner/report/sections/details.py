@@ -7,7 +7,6 @@ from typing import Any
 
 from ...config.cluster import compared_words
 from .. import simulation_errors, words
-from ..claims import core_efficiency
 from ..data.arms import Arm, Comparison, common_settings, shown
 from ..data.load import Run
 from ..data.means import final_mean, target_mean, train_mean
@@ -38,16 +37,14 @@ def arm_line(arm: Arm, limit_s: float | None) -> dict[str, Any]:
     """An arm of the table, its numbers as text. `limit_s`: the budget of all arms, seconds of T_train."""
     not_counted = len(arm.runs) - len(arm.counted)
     has_target = any(run.target is not None for run in arm.runs)
-    one = "one run" if len(arm.counted) == 1 else ""
-    train, final = train_mean(arm), final_mean(arm)
     return {
         "arm": arm,
         "runs": words.count(len(arm.counted), "run")
         + (f" (+ {not_counted} not counted)" if not_counted else ""),
         "reached": _share_reached(arm) if has_target else "no target set",
-        "to_target": (one or _to_target(arm, limit_s)) if has_target and arm.counted else words.MISSING,
-        "train": words.seconds(train) if train is not None else one or "no mean",
-        "final": words.share(final) if final is not None else one or "no mean",
+        "to_target": _to_target(arm, limit_s),
+        "train": words.seconds(train_mean(arm)),
+        "final": words.share(final_mean(arm)),
         "labels": list(dict.fromkeys(label for run in arm.runs for label in run.labels)),
     }
 
@@ -62,12 +59,10 @@ def _share_reached(arm: Arm) -> str:
 def _to_target(arm: Arm, limit_s: float | None) -> str:
     """The mean time to target; where not all runs reached it, the median of which the others are a part."""
     mean = target_mean(arm)
-    if mean is not None:
-        return words.seconds(mean)
-    if limit_s is None:
-        return "no mean, not all reached it"
-    median = median_s(way(arm.counted, limit_s))
-    return "no time, fewer than half reached it" if median is None else f"median {words.seconds(median)}"
+    if mean is None and limit_s is not None and len(arm.counted) > 1:
+        median = median_s(way(arm.counted, limit_s))
+        return words.MISSING if median is None else f"median {words.seconds(median)}"
+    return words.seconds(mean)
 
 
 def crossing_words(run: Run) -> str:
@@ -99,16 +94,12 @@ class DetailsSection(Section):
 <section>
 <h2>{{ "Behind the answer" if loop.length == 1 else block.title }}
 {{- page.of_study(block.comparison.study) }}</h2>
-<details><summary>What was compared
-{{- ", with " ~ words.count(block.warnings | length, "warning") if block.warnings }}</summary>
+<details><summary>What was compared</summary>
 <dl class="facts">
 {% for name, value in block.facts %}
 <div><dt>{{ name }}</dt><dd>{{ value }}</dd></div>
 {% endfor %}
 </dl>
-{% for warning in block.warnings %}
-<p class="soft">Note: {{ warning }}</p>
-{% endfor %}
 </details>
 <details><summary>Every run ({{ block.comparison.runs | length }})</summary>
 <div class="wide" role="region" aria-label="Arms and runs" tabindex="0">
@@ -208,7 +199,6 @@ def block_of(comparison: Comparison, title: str, prefix: str) -> dict[str, Any]:
         "title": title,
         "figures": figures(together, prefix),
         "facts": facts_of(together),
-        "warnings": [warning] if (warning := core_efficiency.warning(comparison)) else [],
         "lines": [arm_line(arm, limit_s) for arm in comparison.arms],
         "settings": [
             {

@@ -5,6 +5,7 @@ from functools import cached_property
 from .. import words
 from ..claims.core_efficiency import Matrix, efficiency_words, matrix
 from ..claims.speedups import rated
+from ..data.arms import ONE_CORE, Comparison
 from ..data.means import TIME_SHARES
 from ..plots.arm_style import swatch
 from ..section import Rows, Section, with_rows
@@ -27,11 +28,24 @@ Samples per second over {{ matrix.cores }} cores times what one core does alone
 {% endcall %}
 </section>
 {% endfor %}
+{% for comparison, why in section.missing %}
+<p class="soft">No computing efficiency {{ page.workload(comparison, comparison.size) }}: {{ why }}.</p>
+{% endfor %}
 """
 
     @cached_property
     def matrices(self) -> list[Matrix]:
         return [made for made in map(matrix, self.results.comparisons) if isinstance(made, Matrix)]
+
+    @property
+    def missing(self) -> list[tuple[Comparison, str]]:
+        """The comparisons that have runs of one core but no matrix, and why."""
+        return [
+            (comparison, why)
+            for comparison in self.results.comparisons
+            if any(arm.runs[0].role == ONE_CORE for arm in comparison.arms)
+            and isinstance(why := matrix(comparison), str)
+        ]
 
     @staticmethod
     def shown(made: Matrix) -> Rows:

@@ -61,7 +61,7 @@ class SizeTable:
             shown.append(
                 {
                     "Arm": swatch(index) + label,
-                    f"{own[0]['measure']}, as configured": words.seconds(own[0]["seconds"]),
+                    f"{own[0]['measure'].capitalize()}, as configured": words.seconds(own[0]["seconds"]),
                     "Times as fast, as configured": words.ratio(own[0]["relative"]),
                     "Least": words.ratio(min(known, default=None)),
                     "Most": words.ratio(max(known, default=None)),
@@ -112,8 +112,8 @@ class SensitivitySection(Section):
 {% set arms = tables | map(attribute="runs") | sum(start=[]) | groupby("strategy") | map(attribute="list") %}
 <section>
 <h2>Does the order depend on assumptions? {{ page.workload(tables[0].comparisons[0]) }}</h2>
-<p>Every arm ran as configured and again under each assumption, one at a time. Arms keep their order under all
-of them if their ranges, from least to most, do not overlap. Under each of them:
+<p>Every arm ran as configured and again under each assumption, one at a time. Two arms that have a time under
+all of them keep their order if their ranges, from least to most, do not overlap. Under each assumption:
 <a href="sensitivity.csv">sensitivity.csv</a>.</p>
 {% for table in tables %}
 {% set size = table.comparisons[0].size %}
