@@ -35,10 +35,6 @@ PAGE_COLOURS = {
 
 SETTINGS: dict[Any, Any] = {
     "text.parse_math": False,
-    "text.usetex": False,
-    "svg.fonttype": "path",
-    "font.family": "DejaVu Sans",
-    "font.size": 10,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.edgecolor": EDGE,

@@ -10,11 +10,9 @@ from functools import cached_property
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from .. import words
 from ..data.arms import Arm, Comparison, per_sample
 from ..data.load import Run
 from ..data.means import over_runs
-from ..plots.arm_style import swatch
 from ..plots.pictures import Plot
 from ..section import Rows, Section, looks_of, one_each, with_rows
 from ..simulation_errors import where
@@ -27,7 +25,8 @@ if TYPE_CHECKING:
 TITLE = "What readers gain over the size of a record"
 CAPTION = (
     "Training's samples per second over the baseline's, whose rate is the dotted line, with intervals. A gain"
-    " is less waiting for data, or less work of the ranks' own cores."
+    " is less waiting for data, or less work of the ranks' own cores. The table has reads, jumps, bytes, and"
+    " seconds of reading and waiting of each arm."
 )
 COUNTS = ("reads", "jumps", "requested_bytes", "useful_bytes", "read_s", "checked_s", "waited_s")
 Reading = tuple[Comparison, Rows]
@@ -83,50 +82,44 @@ def _runs(arm: Arm) -> list[Run]:
 
 
 def over_sizes(readings: Iterable[Reading]) -> list[list[Reading]]:
-    """Of each study, model, world and state of the cache those of several sizes of records, ascending."""
+    """Of each study, model, world and state of the cache those of all sizes of records, ascending."""
     groups: dict[tuple[Any, ...], dict[float, Reading]] = {}
     for c, rows in readings:
         cold = any(row["still_cached"] is not None for row in rows)
         group = groups.setdefault((c.study, c.model, c.world, c.tuned, cold), {})
         group.setdefault(rows[0]["record_bytes"], (c, rows))
-    members = [[group[size] for size in sorted(group)] for group in groups.values() if len(group) > 1]
+    members = [[group[size] for size in sorted(group)] for group in groups.values()]
     return [sizes for sizes in members if gains(sizes)]
 
 
 def gains(sizes: Iterable[Reading]) -> dict[str, dict[float, tuple[float, float, float]]]:
     """By arm that has a gain and by bytes of a record: times as fast as the baseline, and the interval."""
     by_arm: dict[str, dict[float, tuple[float, float, float]]] = {}
-    for row in (row for _, rows in sizes for row in rows if row["times_as_fast"] is not None):
-        interval = row["times_as_fast"], row["times_as_fast_low"], row["times_as_fast_high"]
-        by_arm.setdefault(row["arm"], {})[row["record_bytes"]] = interval
+    for row in (row for _, rows in sizes for row in rows):
+        if row["times_as_fast"] is not None:
+            interval = row["times_as_fast"], row["times_as_fast_low"], row["times_as_fast_high"]
+            by_arm.setdefault(row["arm"], {})[row["record_bytes"]] = interval
     return by_arm
 
 
 class ReadersSection(Section):
-    """Table `readers`; the figure of gains for each study with several sizes of records."""
+    """Table `readers`; the figure of gains for each study that has any."""
 
     order = 40
     template = """
-{% for comparison, rows in section.readings %}
-<section>
-<h2>Reading a packed file {{ page.workload(comparison, comparison.size) }}</h2>
-{% call page.table("Reading a packed file", section.shown(comparison, rows)) %}
-Records of {{ words.size(rows[0].record_bytes) }}; means over complete runs, all ranks together. A jump is a
-read that does not start where the same reader's last one ended. Still cached: the share of the file in the
-system's cache when training began, where the file was dropped from it before. Times as fast as
-{{ rows[0].baseline or "a baseline, of which there is none" }}: training, in samples/s, with
-{{ "%g" | format(100 * rows[0].level) }} % intervals, from 3 runs on.
-{% endcall %}
-</section>
-{% endfor %}
 {% for sizes in section.over_sizes %}
 {% set comparisons = sizes | map("first") | list %}
 <section>
-<h2>Reading over the size of a record {{ page.workload(comparisons[0]) }}</h2>
+<h2>Reading a packed file {{ page.workload(comparisons[0], section.size(sizes)) }}</h2>
 {{ page.figure(pictures[loop.index0], results.anchors(comparisons)) }}
 </section>
 {% endfor %}
 """
+
+    @staticmethod
+    def size(sizes: list[Reading]) -> str:
+        """That of a figure with one alone."""
+        return sizes[0][0].size if len(sizes) == 1 else ""
 
     @cached_property
     def readings(self) -> list[Reading]:
@@ -135,26 +128,6 @@ system's cache when training began, where the file was dropped from it before. T
     @cached_property
     def over_sizes(self) -> list[list[Reading]]:
         return over_sizes(self.readings)
-
-    @staticmethod
-    def shown(comparison: Comparison, rows: Rows) -> Rows:
-        """The table of the page."""
-        looks = looks_of([comparison])
-        return [
-            {
-                "Arm": swatch(looks[row["arm"]]) + row["arm"],
-                "Reads": f"{row['reads']:,.0f}",
-                "Jumps": f"{row['jumps']:,.0f}",
-                "Read, used": f"{words.size(row['requested_bytes'])}, {words.size(row['useful_bytes'])}",
-                "Waited for data": words.seconds(row["waited_s"]),
-                "Still cached": words.share(row["still_cached"]),
-                "Samples/s": words.rate(row["samples_per_s"]),
-                "Times as fast": words.MISSING
-                if row["times_as_fast"] is None
-                else "{times_as_fast:.3f} [{times_as_fast_low:.3f}, {times_as_fast_high:.3f}]".format(**row),
-            }
-            for row in rows
-        ]
 
     def tables(self) -> dict[str, Rows]:
         """`readers`: a row per arm."""
@@ -166,7 +139,7 @@ system's cache when training began, where the file was dropped from it before. T
             self.over_sizes,
             title=TITLE,
             caption=CAPTION,
-            corner=lambda sizes: where(sizes[0][0].world, ""),
+            corner=lambda sizes: where(sizes[0][0].world, self.size(sizes)),
             draw=draw,
             alternative=lambda sizes: f"{TITLE}: {', '.join(gains(sizes))}",
         )

@@ -324,28 +324,26 @@ def test_a_baseline_that_is_slower_than_one_of_its_cores_gives_no_verdict(
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "workers", "said"),
     [
-        ({"threads": 1}, "native is not native: 1 thread on 4 cores"),
-        ({"threads": 3}, "native is not native: 3 threads on 4 cores"),
-        ({"ranks": 4, "threads": 1}, "native is not native: ddp, 4 processes a node"),
-        ({"strategy": "lasgd"}, "native is not native: lasgd, 1 processes a node"),
-        ({}, ""),
+        ({"threads": 1}, 0, "native is not native: 1 thread on 4 cores"),
+        ({"threads": 3}, 0, "native is not native: 3 threads on 4 cores"),
+        ({"ranks": 4, "threads": 1}, 0, "native is not native: ddp, 4 processes a node"),
+        ({"strategy": "lasgd"}, 0, "native is not native: lasgd, 1 processes a node"),
+        ({}, 0, ""),
+        ({"threads": 3}, 1, ""),
     ],
 )
-def test_native_is_one_process_of_all_cores(make_run: Make, tmp_path: Path, change: Any, said: str):
-    arms = {name: replace(core, **change) if "native" in name else core for name, core in STEADY.items()}
+def test_native_is_one_process_of_all_cores_but_those_of_loaders_workers(
+    make_run: Make, tmp_path: Path, change: Any, workers: int, said: str
+):
+    more = {"launcher": {"loader_workers": workers}} if workers else {}
+    arms = {name: replace(core, more=more) for name, core in STEADY.items()}
+    arms = {name: replace(core, **change) if "native" in name else core for name, core in arms.items()}
     (judged,) = verdicts(answered(made(make_run, tmp_path, arms)), times_as_efficient(3))
     told = [reason for reason in judged.verdict.reasons if "is not native" in reason]
     assert [reason.startswith(said) for reason in told] == [True] * bool(said), judged.verdict.reasons
     assert (judged.verdict.word == "no verdict") is bool(said)
-
-
-def test_a_loaders_worker_has_a_core_of_its_own(make_run: Make, tmp_path: Path):
-    arms = {name: replace(core, more={"launcher": {"loader_workers": 1}}) for name, core in STEADY.items()}
-    arms = {name: replace(core, threads=3) if "native" in name else core for name, core in arms.items()}
-    (judged,) = verdicts(answered(made(make_run, tmp_path, arms)), times_as_efficient(3))
-    assert not any("is not native" in reason for reason in judged.verdict.reasons)
 
 
 def test_the_page_has_the_matrix_and_its_table(make_run: Make, tmp_path: Path):
