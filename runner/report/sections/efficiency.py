@@ -2,12 +2,10 @@
 
 from functools import cached_property
 
-from .. import words
 from ..claims.core_efficiency import Matrix, efficiency_words, matrix
 from ..claims.speedups import rated
 from ..data.arms import ONE_CORE, Comparison
 from ..data.means import TIME_SHARES
-from ..plots.arm_style import swatch
 from ..section import Rows, Section, with_rows
 
 
@@ -20,18 +18,23 @@ class EfficiencySection(Section):
 <section>
 <h2>Computing efficiency {{ page.workload(matrix.comparison, matrix.comparison.size) }}</h2>
 <p>{{ matrix.sentence }}</p>
-{% call page.table("Computing efficiency", section.shown(matrix)) %}
-Samples per second over {{ matrix.cores }} cores times what one core does alone
+<p>Efficiency: samples per second over {{ matrix.cores }} cores times what one core does alone
 ({{ "%.4g" | format(matrix.alone) }} samples/s, the others idle), with
 {{ "%g" | format(100 * matrix.level) }} % intervals. Where training time went:
-<a href="efficiency.csv">efficiency.csv</a>.
-{% endcall %}
+<a href="efficiency.csv">efficiency.csv</a>.</p>
+<ul>
+{% for line in matrix.lines %}
+<li>{{ swatch(line.arm.index) }}<strong>{{ line.arm.label }}</strong>: {{ section.efficiency_words(line) }}
+({{ words.rate(line.samples_per_s) }} samples/s)</li>
+{% endfor %}
+</ul>
 </section>
 {% endfor %}
 {% for comparison, why in section.missing %}
 <p class="soft">No computing efficiency {{ page.workload(comparison, comparison.size) }}: {{ why }}.</p>
 {% endfor %}
 """
+    efficiency_words = staticmethod(efficiency_words)
 
     @cached_property
     def matrices(self) -> list[Matrix]:
@@ -45,18 +48,6 @@ Samples per second over {{ matrix.cores }} cores times what one core does alone
             for comparison in self.results.comparisons
             if any(arm.runs[0].role == ONE_CORE for arm in comparison.arms)
             and isinstance(why := matrix(comparison), str)
-        ]
-
-    @staticmethod
-    def shown(made: Matrix) -> Rows:
-        """The table of the page."""
-        return [
-            {
-                "Arm": swatch(line.arm.index) + line.arm.label,
-                "Samples/s": words.rate(line.samples_per_s),
-                "Efficiency": efficiency_words(line),
-            }
-            for line in made.lines
         ]
 
     def tables(self) -> dict[str, Rows]:

@@ -12,7 +12,6 @@ from typing import Any
 
 from .. import words
 from ..data.arms import Arm, Comparison, settings, text
-from ..plots.arm_style import swatch
 from ..section import Rows, Section, with_rows
 from ..statistics import reached
 from ..statistics.welch import Interval, Times, regret
@@ -118,34 +117,26 @@ class TunedSection(Section):
 {% if section.arms %}
 <section id="tuning">
 <h2>What tuning came to</h2>
-{% call page.table("Tuning", section.shown(), text=("Tuned settings", "Remarks")) %}
-Every arm had as many trials, at the same points, with the same seeds, on the validation split; none of these
-seeds is scored. Searched of all arms: {{ section.arms | map(attribute="1.space") | unique | join("; ") }}.
-Regret of the default: how much longer the study's own settings take than the tuned ones, to the target
-(without one, for all work), with its interval, on scored seeds. Large in one arm only: then the defaults
-decided between the arms. All numbers: <a href="tuning.csv">tuning.csv</a>.
-{% endcall %}
+<p>Every arm had as many trials, at the same points, with the same seeds, on the validation split; none of
+these seeds is scored. Searched of all arms:
+{{ section.arms | map(attribute="1.space") | unique | join("; ") }}. Regret: how much longer the study's own
+settings take than the tuned ones, to the target (without one, for all work), with its interval, on scored
+seeds. Large in one arm only: then the defaults decided between the arms. Trials and device-hours:
+<a href="tuning.csv">tuning.csv</a>.</p>
+<ul>
+{% for arm, row in section.arms %}
+<li>{{ swatch(arm.index) }}<strong>{{ row.arm }}</strong>: regret {{ section.regret_words(row) }}
+{{- " (" ~ row.remarks ~ ")" if row.remarks }}; tuned: <code>{{ row.winner }}</code></li>
+{% endfor %}
+</ul>
 </section>
 {% endif %}
 """
+    regret_words = staticmethod(regret_words)
 
     @cached_property
     def arms(self) -> list[tuple[Arm, Row]]:
         return tuned_arms(self.results.configured)
-
-    def shown(self) -> Rows:
-        """The table of the page."""
-        return [
-            {
-                "Arm": swatch(arm.index) + row["arm"],
-                "Trials": row["trials"],
-                "Device-hours": f"{row['device_hours']:.4g}",
-                "Regret of the default": regret_words(row),
-                "Tuned settings": row["winner"],
-                "Remarks": row["remarks"],
-            }
-            for arm, row in self.arms
-        ]
 
     def tables(self) -> dict[str, Rows]:
         """`tuning`: a row per tuned arm."""
