@@ -13,7 +13,6 @@ from markupsafe import Markup
 from ...strategies.errors import ConfigError
 from ..machine.folders import writing
 from . import sections, words
-from .claims import convergence_points, paper_claims
 from .plots.arm_style import swatch
 from .plots.pictures import picture
 from .reproduce import command_of, script_of
@@ -40,24 +39,21 @@ def report(directory: Path, output: Path, config_dir: Path | None = None) -> Pat
     with writing(f"report {output}"):
         output.mkdir(parents=True, exist_ok=True)
         # Tables first: a figure that fails must not cost them.
-        tables = _write_tables(made, output)
+        tables = [file for section in made for file in _write_tables(section, output)]
         page = output / "index.html"
-        page.write_text(_page(results, made, output, tables, files_of(config_dir)), encoding="utf-8")
+        page.write_text(_page(results, made, output, tables, own=config_dir is not None), encoding="utf-8")
     return page
 
 
-def _write_tables(made: Sequence[Section], output: Path) -> list[str]:
-    """Returns the names of the files, in the order of the page."""
-    files: list[str] = []
-    for section in made:
-        printed = section.printed()
-        for name, rows in {**section.tables(), **printed}.items():
-            write_csv(output / f"{name}.csv", rows)
-            files.append(f"{name}.csv")
-        for name, rows in printed.items():
-            (output / f"{name}.tex").write_text(latex(rows), encoding="utf-8")
-            files.append(f"{name}.tex")
-    return files
+def _write_tables(section: Section, output: Path) -> list[str]:
+    """Returns the names of the files."""
+    printed = section.printed()
+    tables = {**section.tables(), **printed}
+    for name, rows in tables.items():
+        write_csv(output / f"{name}.csv", rows)
+    for name, rows in printed.items():
+        (output / f"{name}.tex").write_text(latex(rows), encoding="utf-8")
+    return [f"{name}.csv" for name in tables] + [f"{name}.tex" for name in printed]
 
 
 def section_classes(folders: Sequence[Path]) -> list[type[Section]]:
@@ -90,17 +86,8 @@ def _sections_in(module: ModuleType) -> list[type[Section]]:
     return [kind for kind in values if issubclass(kind, Section) and kind.__module__ == module.__name__]
 
 
-def files_of(config_dir: Path | None) -> list[str]:
-    """The files of the user's own that the page rests on, by their place in `config_dir`."""
-    if config_dir is None:
-        return []
-    patterns = [f"{folder}/*.yaml" for folder in (paper_claims.FOLDER, convergence_points.FOLDER)]
-    files = [file for pattern in [*patterns, f"{SECTIONS}/*.py"] for file in sorted(config_dir.glob(pattern))]
-    return [file.relative_to(config_dir).as_posix() for file in files]
-
-
 def _page(
-    results: Results, made: Sequence[Section], output: Path, tables: Sequence[str], user_files: Sequence[str]
+    results: Results, made: Sequence[Section], output: Path, tables: Sequence[str], *, own: bool
 ) -> str:
     folder = resources.files(__name__.rpartition(".")[0])
     environment = Environment(
@@ -117,7 +104,7 @@ def _page(
         command_of=command_of,
         script_of=script_of,
         many=MANY_RUNS,
-        user_files=user_files,
+        own=own,
     )
     environment.globals["page"] = environment.get_template("macros.html.j2").module
     blocks = []

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Rows = list[dict[str, Any]]
-MARGIN = 1.01  # times as long: below it two arms count as equally fast
 _T = TypeVar("_T")
 
 
@@ -70,7 +69,6 @@ def one_each(
     """A figure for each of `items`: `kind` for one, else `kind_1`, `kind_2`, …; its table is `kind` too."""
     return [
         Plot(
-            kind=kind,
             file=f"{kind}_{number}" if len(items) > 1 else kind,
             title=title,
             caption=caption,

@@ -5,15 +5,16 @@ number stands there twice: over training samples, and over milliseconds of train
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from ...strategies.errors import ConfigError, MachineError
-from ..records.json_lines import Row, read_json, read_records, surviving
+from ..records.json_lines import Row, read_json, surviving
 from . import words
 from .data.load import find_runs, is_placed
-from .data.run_files import mapping_of
+from .data.run_files import mapping_of, rows_of
 
 POLL_S = 2.0
 GOING_ON = ("queued", "running")
@@ -81,27 +82,19 @@ class _Events:
             self.writer.close()
             self._begin()
         for row in rows[len(self.rows) :]:
-            for tag, value, step in _scalars(row):
-                self.writer.add_scalar(tag, value, step, walltime=self._started_unix + row["train_s"])
+            # NaN and infinity are values, null is none.
+            values = {name: row[name] for name in NUMBERS if isinstance(row.get(name), int | float)}
+            steps = {"samples": int(row["samples"]), "training ms": round(1000 * row["train_s"])}
+            for (name, value), (axis, step) in product(values.items(), steps.items()):
+                tag, unix_s = f"{name}/over {axis}", self._started_unix + row["train_s"]
+                self.writer.add_scalar(tag, float(value), step, walltime=unix_s)
         self.rows = rows
         self.writer.flush()
 
 
-def _scalars(row: Row) -> Iterator[tuple[str, float, int]]:
-    """Tag, value and step of each number of an evaluation; NaN and infinity are values, null is none."""
-    for name in NUMBERS:
-        value = row.get(name)
-        if isinstance(value, int | float):
-            yield f"{name}/over samples", float(value), int(row["samples"])
-            yield f"{name}/over training ms", float(value), round(1000 * row["train_s"])
-
-
 def _rows(run: Path) -> list[Row]:
     """The surviving evaluations that have a place on both axes."""
-    try:
-        rows = surviving(read_records(run / "metrics.jsonl").rows)
-    except FileNotFoundError:
-        return []
+    rows = surviving(rows_of(run / "metrics.jsonl", "", []))
     return [row for row in rows if row.get("kind") == "evaluation" and is_placed(row)]
 
 

@@ -66,32 +66,26 @@ class Matrix:
     @property
     def no_headroom(self) -> str:
         """Why nobody's headroom is known; "" where it is: no arm may be shown to do more than all cores."""
-        above = next((line for line in self.lines if line.interval and line.interval.low > 1), None)
-        if above is None:
+        above = [line for line in self.lines if line.interval and line.interval.low > 1]
+        if not above:
             return ""
         return (
-            f"{above.arm.label} gets {efficiency_words(above)} of what {self.cores} cores could do, each as "
-            "fast as one alone: the core was not alone, or did other work, and what is left to be gained is "
-            "not known"
+            f"{above[0].arm.label} gets {efficiency_words(above[0])} of what {self.cores} cores could do: "
+            "the core was not alone, or did other work, and what is left to be gained is not known"
         )
 
     @property
     def sentence(self) -> str:
         """What the baseline leaves to be gained, and who is not in the matrix."""
-        out = f" Not in the matrix: {'; '.join(self.left_out)}." if self.left_out else ""
-        return (f"{self.no_headroom}." if self.no_headroom else self._headroom) + out
-
-    @property
-    def _headroom(self) -> str:
-        base, limit, ends = self.baseline, self.baseline.headroom_limit, self.baseline.interval
-        upper = "" if limit is None else f" (at most {limit:.3g})"
-        gets = (
-            f"{base.arm.label} gets {base.value:.1%} of what {self.cores} cores could do, each as fast as "
-            "one alone: "
-        )
+        base, ends, most = self.baseline, self.baseline.interval, self.baseline.headroom_limit
+        upper = "" if most is None else f" (at most {most:.3g})"
+        left = f"nothing on these cores can be more than {base.headroom:.3g} times as fast{upper}"
         if ends is not None and ends.high * self.cores < 1:
-            return f"{gets}it is slower than one of them; {SLOWER}."
-        return f"{gets}nothing on these cores can be more than {base.headroom:.3g} times as fast{upper}."
+            left = f"it is slower than one of them; {SLOWER}"
+        could = f"of what {self.cores} cores could do, each as fast as one alone"
+        said = f"{base.arm.label} gets {base.value:.1%} {could}: {left}"
+        out = f" Not in the matrix: {'; '.join(self.left_out)}." if self.left_out else ""
+        return f"{self.no_headroom or said}.{out}"
 
 
 def headroom(comparison: Comparison, comparator: Arm, floor: float) -> Bound:
@@ -116,13 +110,6 @@ def headroom(comparison: Comparison, comparator: Arm, floor: float) -> Bound:
     return Bound(value=line.headroom, limit=line.headroom_limit, of="cores", impossible=impossible)
 
 
-def warning(comparison: Comparison) -> str:
-    """That runs of one core lie there and give no matrix; "" where they do, or there are none."""
-    why = matrix(comparison)
-    has_core = any(arm.runs[0].role == ONE_CORE for arm in comparison.arms)
-    return f"No computing efficiency: {why}." if has_core and isinstance(why, str) else ""
-
-
 def cores_of(arm: Arm) -> int | None:
     """Cores that all complete runs of an arm could use; None where they differ, or one is not known."""
     counts = {recorded.cores(run) for run in rated(arm)}
@@ -134,15 +121,14 @@ def matrix(comparison: Comparison) -> Matrix | str:
     baseline = baseline_of(comparison)
     if baseline is None:
         return "no baseline (study.baseline)"
-    if len(rated(baseline)) < FEWEST:
-        return f"{baseline.label} has fewer than {FEWEST} complete runs"
+    if why := _unfit(baseline):
+        return f"{baseline.label}: {why}"
     cores = cores_of(baseline)
-    if cores is None:
-        return f"the cores of {baseline.label} are not recorded, or not the same in all runs"
+    assert cores is not None, "else it is unfit"
     alone = _alone(comparison, baseline, cores)
     if isinstance(alone, str):
         return alone
-    arms = [(arm, _left_out(arm, cores)) for arm in comparison.arms if not arm.runs[0].role]
+    arms = [(arm, _unfit(arm, cores)) for arm in comparison.arms if not arm.runs[0].role]
     lines = [_line(arm, alone, cores) for arm, why in arms if not why]
     return Matrix(
         comparison=comparison,
@@ -155,13 +141,14 @@ def matrix(comparison: Comparison) -> Matrix | str:
     )
 
 
-def _left_out(arm: Arm, cores: int) -> str:
+def _unfit(arm: Arm, cores: int | None = None) -> str:
+    """Why an arm has no line in a matrix of so many cores; "" where it has."""
     if len(rated(arm)) < FEWEST:
         return f"fewer than {FEWEST} complete runs"
     own_cores = cores_of(arm)
     if own_cores is None:
         return "its cores are not recorded, or not the same in all runs"
-    return "" if own_cores == cores else f"{own_cores} cores, the others {cores}"
+    return "" if cores in (None, own_cores) else f"{own_cores} cores, the others {cores}"
 
 
 def _alone(comparison: Comparison, baseline: Arm, cores: int) -> Arm | str:
@@ -173,34 +160,21 @@ def _alone(comparison: Comparison, baseline: Arm, cores: int) -> Arm | str:
         return f"several arms of one core ({'; '.join(arm.label for arm in arms)}): keep one"
     (arm,) = arms
     if len(rated(arm)) < FEWEST:
-        return f"{arm.label} has fewer than {FEWEST} complete runs"
+        return f"{arm.label}: fewer than {FEWEST} complete runs"
     unequal = forbidding(fairness(baseline.runs, arm.runs))
-    differs = [row.wrong or f"{row.quantity} ({row.baseline}; {row.arm})" for row in unequal]
-    wrong = [*differs, *_elsewhere(baseline, arm), *_batch(baseline, arm, cores)]
-    if wrong:
-        return f"{arm.label} is no core of {baseline.label}'s: not equal: {'; '.join(wrong)}"
-    return arm
-
-
-def _elsewhere(baseline: Arm, arm: Arm) -> list[str]:
-    """Hosts of the core that are none of the baseline's."""
-    baseline_hosts = {host for run in rated(baseline) for host in recorded.hosts(run)}
-    hosts = sorted({host for run in rated(arm) for host in recorded.hosts(run)} - baseline_hosts)
-    if not hosts or not baseline_hosts:
-        return []
-    return [f"nodes ({', '.join(sorted(baseline_hosts))}; {', '.join(hosts)})"]
-
-
-def _batch(baseline: Arm, arm: Arm, cores: int) -> list[str]:
-    """The core's batch where it is not its part of the baseline's, rounded either way."""
-    # All runs of an arm have the same.
-    sizes = [value_at(side.runs[0].config, "train", "global_batch_size") for side in (baseline, arm)]
-    if not all(isinstance(size, int) for size in sizes):
-        return []  # without a configuration nothing is known
-    of_all, part = sizes
-    if part in (of_all // cores, -(-of_all // cores)):
-        return []
-    return [f"batch of a core ({of_all} / {cores}; {part})"]
+    wrong = [row.wrong or f"{row.quantity} ({row.baseline}; {row.arm})" for row in unequal]
+    hosts, own_hosts = (
+        {host for run in rated(side) for host in recorded.hosts(run)} for side in (baseline, arm)
+    )
+    if hosts and not own_hosts <= hosts:
+        wrong.append(f"nodes ({', '.join(sorted(hosts))}; {', '.join(sorted(own_hosts - hosts))})")
+    # All runs of an arm have the same batch; without a configuration nothing is known of it.
+    batches = [value_at(side.runs[0].config, "train", "global_batch_size") for side in (baseline, arm)]
+    if all(isinstance(size, int) for size in batches):
+        of_all, part = batches
+        if part not in (of_all // cores, -(-of_all // cores)):  # its part, rounded either way
+            wrong.append(f"batch of a core ({of_all} / {cores}; {part})")
+    return f"{arm.label} is no core of {baseline.label}'s: not equal: {'; '.join(wrong)}" if wrong else arm
 
 
 def efficiency_words(line: Efficient) -> str:

@@ -30,15 +30,15 @@ def colour(index: int) -> str:
     return COLOURS[index % len(COLOURS)]
 
 
-def line(index: int) -> Any:
-    """Its line as matplotlib takes it."""
-    dashes = DASHES[index % len(DASHES)]
-    return (0, dashes) if dashes else "-"
-
-
 def marker(index: int) -> str:
     """Its marker as matplotlib takes it."""
     return MARKERS[index % len(MARKERS)][0]
+
+
+def line(index: int) -> dict[str, Any]:
+    """Colour, line and marker of its line as matplotlib's `plot` takes them."""
+    dashes = DASHES[index % len(DASHES)]
+    return {"color": colour(index), "linestyle": (0, dashes) if dashes else "-", "marker": marker(index)}
 
 
 def swatch(index: int) -> Markup:

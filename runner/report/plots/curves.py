@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from .. import words
@@ -23,12 +22,11 @@ def curves(comparison: Comparison, x: str, label: str) -> Figure:
     The legend says of an arm whose runs have nothing in the field `x` that there is nothing to show.
     """
     labels = [_legend_label(arm, x) for arm in comparison.arms]
-    longest = max(map(len, labels))
-    columns = 3 if longest <= 20 else 2 if longest <= 32 else 1
+    columns = 2 if max(map(len, labels)) <= 32 else 1
     figure = Figure(figsize=(WIDTH, 3.2 + 0.22 * -(-len(labels) // columns)))
     axes = figure.subplots()
-    for arm in comparison.arms:
-        _curve(axes, arm, x)
+    for arm, text in zip(comparison.arms, labels, strict=True):
+        _curve(axes, arm, x, text)
     _mark_targets(axes, comparison)
     axes.set_ylabel(comparison.metric.name)
     axes.set_xlabel(label)
@@ -38,10 +36,7 @@ def curves(comparison: Comparison, x: str, label: str) -> Figure:
     lowest = _lowest(comparison)
     if lowest is not None and lowest < axes.get_ylim()[1]:
         axes.set_ylim(bottom=lowest)
-    handles = [_handle(arm, text) for arm, text in zip(comparison.arms, labels, strict=True)]
-    figure.legend(
-        handles=handles, loc="outside lower left", ncols=columns, frameon=False, handlelength=3, fontsize=8.5
-    )
+    figure.legend(loc="outside lower left", ncols=columns, frameon=False, handlelength=3, fontsize=8.5)
     return figure
 
 
@@ -58,28 +53,14 @@ def _mark_targets(axes: Axes, comparison: Comparison) -> None:
         axes.annotate(f"target {target:g}", (0, target), xytext=(3, 3), fontsize=8.5, **at)
 
 
-def _handle(arm: Arm, label: str) -> Line2D:
-    return Line2D(
-        [],
-        [],
-        color=arm_style.colour(arm.index),
-        linestyle=arm_style.line(arm.index),
-        marker=arm_style.marker(arm.index),
-        markersize=5,
-        linewidth=2,
-        label=label,
-    )
-
-
-def _curve(axes: Axes, arm: Arm, x: str) -> None:
+def _curve(axes: Axes, arm: Arm, x: str, label: str) -> None:
     """The median of the runs of `arm`, the band of their middle half, and where runs ended early."""
     colour = arm_style.colour(arm.index)
-    line: dict[str, Any] = {"color": colour, "linestyle": arm_style.line(arm.index), "linewidth": 2}
     runs = [(run, points) for run in arm.runs if (points := run.points(x))]
-    if band := quartiles([points for _, points in runs]):
-        places, low, middle, high = zip(*band, strict=True)
-        axes.fill_between(places, low, high, color=colour, alpha=0.18, linewidth=0)
-        axes.plot(places, middle, marker=arm_style.marker(arm.index), markersize=4.5, **line)
+    band = quartiles([points for _, points in runs])
+    places, low, middle, high = zip(*band, strict=True) if band else ((), (), (), ())
+    axes.fill_between(places, low, high, color=colour, alpha=0.18, linewidth=0)
+    axes.plot(places, middle, label=label, markersize=4.5, linewidth=2, **arm_style.line(arm.index))
     early = [points for run, points in runs if run.state not in ("finished", "running")]
     judged = [[point for point in points if not math.isnan(point[1])] for points in early]
     if ends := [points[-1] for points in judged if points]:
@@ -131,14 +112,12 @@ def arm_lines(
             xs,
             [line[x][0] for x in xs],
             yerr=ends if any(map(any, ends)) else None,
-            color=arm_style.colour(index),
-            linestyle=arm_style.line(index),
-            marker=arm_style.marker(index),
             markersize=5,
             linewidth=1.8,
             elinewidth=0.8,
             capsize=2,
             label=plain(short(label, 40) + ("" if line else " (nothing to show)")),
+            **arm_style.line(index),
         )
     axes.set_xscale("log")
     axes.set_xticks(list(places))

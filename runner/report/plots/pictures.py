@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 class Plot:
     """A figure of the page.
 
-    kind: seeds the ids inside of the SVG, so that equal figures are equal files.
-    file: name of the files without ending. table: name of the CSV file behind it, without ending.
+    file: name of the files without ending; seeds the ids inside of the SVG. table: name of its CSV file.
     corner: what the figure itself says of where its numbers come from.
     draw: imports matplotlib when it is called; without a working matplotlib the tables are still written.
     alternative: the figure in words, for readers who cannot see it.
@@ -27,7 +26,6 @@ class Plot:
     svg: None until it is drawn, and if it could not be drawn; `failure` then says why. narrow_svg: likewise.
     """
 
-    kind: str
     file: str
     title: str
     caption: str
@@ -52,8 +50,8 @@ def picture(plot: Plot, output: Path) -> Plot:
         with _without_backend():
             from .style import drawn
 
-        svg, pdf = drawn(plot.kind, plot.draw, corner=plot.corner)
-        narrow = drawn(plot.kind, plot.narrow, corner=plot.corner)[0] if plot.narrow else None
+        svg, pdf = drawn(plot.file, plot.draw, corner=plot.corner)
+        narrow = drawn(plot.file, plot.narrow, corner=plot.corner)[0] if plot.narrow else None
     except Exception as error:
         return replace(plot, failure=f"not drawn: {type(error).__name__}: {error}")
     svg_file, pdf_file = plot.files

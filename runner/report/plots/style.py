@@ -7,14 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import matplotlib
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FuncFormatter
 
 from ..words import printable
 
 WIDTH = 6.2  # inches
-_ALMOST_LINEAR, _THREE_DECADES = 5, 1000  # from end to end of a logarithmic axis
 PART_LOOKS = {  # colour and hatch, in the order of `load.PARTS`
     "compute": ("#0072B2", ""),
     "exposed": ("#D55E00", "///"),
@@ -37,10 +35,6 @@ PAGE_COLOURS = {
 
 SETTINGS: dict[Any, Any] = {
     "text.parse_math": False,
-    "text.usetex": False,
-    "svg.fonttype": "path",
-    "font.family": "DejaVu Sans",
-    "font.size": 10,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.edgecolor": EDGE,
@@ -96,35 +90,6 @@ def numbers() -> FuncFormatter:
     return FuncFormatter(lambda value, _: f"{value:,.10g}")
 
 
-def label_logarithmic(axis: Axis) -> None:
-    """Label a logarithmic axis at round numbers within its present limits.
-
-    Matplotlib labels multiples of powers of ten, of which none lies between 1 and 2: of an axis from 0.7 to
-    1.4 it leaves one half without a label.
-    """
-    low, high = sorted(axis.get_view_interval())
-    subs = (1, 2, 5) if high < _THREE_DECADES * low else (1,)
-    linear = MaxNLocator(7, steps=[1, 2, 2.5, 5, 10])
-    places = (linear if high < _ALMOST_LINEAR * low else LogLocator(subs=subs)).tick_values(low, high)
-    axis.set_ticks([float(value) for value in places if low <= value <= high])
-    axis.set_major_formatter(numbers())
-    axis.set_minor_locator(NullLocator())
-
-
 def short(label: str, most: int) -> str:
     """The first `most` characters of `label`, the last of them an ellipsis if some are missing."""
     return label if len(label) <= most else f"{label[: most - 1]}…"
-
-
-def wrapped(label: str, width: int = 26, most_rows: int = 3) -> str:
-    """`label` on up to `most_rows` rows of about `width` signs, broken after commas only."""
-    rows: list[str] = []
-    *pieces, last = label.split(", ")
-    for piece in [*(f"{piece}," for piece in pieces), last]:
-        if rows and len(rows[-1]) + len(piece) < width:
-            rows[-1] += f" {piece}"
-        else:
-            rows.append(piece)
-    if len(rows) > most_rows:
-        rows[most_rows - 1 :] = [" ".join(rows[most_rows - 1 :])]
-    return "\n".join(short(row, width + 10) for row in rows)

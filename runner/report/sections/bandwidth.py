@@ -11,22 +11,17 @@ from .. import words
 from ..data.arms import Comparison, settings
 from ..data.means import over_runs
 from ..plots.pictures import Plot
-from ..section import MARGIN, Rows, Section, looks_of, one_each, with_rows
+from ..section import Rows, Section, looks_of, one_each, with_rows
 from ..simulation_errors import where
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LineCrossing = tuple[float, str, str, float]
-"""Rate in Gbit/s at which two arms take equally long, the one faster below it and above it, seconds there."""
-
 RATE = "cluster.links.inter.rate_gbit"
 ALIKE = ("cluster.", "train.global_batch_size")  # the sizes differ in none of these keys but the rate
+MARGIN = 1.01  # times as long: below it two arms count as equally fast
 TITLE = "Time to target against the rate between nodes"
-CAPTION = (
-    "Geometric means over runs, straight on two logarithmic axes between the rates that were run."
-    " Rings: where two lines cross."
-)
+CAPTION = "Geometric means over runs, straight on two logarithmic axes between the rates that were run."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,19 +46,17 @@ class Bandwidth:
                     lines[arm.label][rate] = over_runs([run.to_target_s or math.nan for run in arm.reached])
         return lines
 
-    @cached_property
-    def crossings(self) -> list[LineCrossing]:
-        """Of all pairs of arms, by rate."""
-        pairs = combinations(self.lines, 2)
-        return sorted(c for pair in pairs for c in crossings(*pair, self.lines, list(self.comparisons)))
-
     @property
     def sentences(self) -> list[str]:
-        """The crossings in words, and the arms that have no line."""
+        """The crossings of all pairs of arms, by rate, and the arms that lack a time."""
+        crossed = sorted(
+            (rate, first, second) if first_below else (rate, second, first)
+            for first, second in combinations(self.lines, 2)
+            for rate, first_below in crossings(self.lines[first], self.lines[second], list(self.comparisons))
+        )
         sentences = [
             f"{below} is faster below {words.significant(rate)} Gbit/s, {above} above"
-            f" ({words.seconds(seconds)} there)"
-            for rate, below, above, seconds in self.crossings
+            for rate, below, above in crossed
         ]
         short = [arm for arm, line in self.lines.items() if len(line) < len(self.comparisons)]
         sentences += [f"{arm}: not all runs reached the target at every rate" for arm in short]
@@ -101,28 +94,24 @@ def _by_rate(comparisons: Sequence[Comparison]) -> dict[float, Comparison]:
 
 
 def crossings(
-    first: str, second: str, lines: Mapping[str, Mapping[float, float]], rates: Sequence[float]
-) -> list[LineCrossing]:
-    """Where the lines of two arms cross, straight between neighbouring `rates` on two logarithmic axes.
+    first: Mapping[float, float], second: Mapping[float, float], rates: Sequence[float]
+) -> list[tuple[float, bool]]:
+    """At which rates two lines cross, straight on two logarithmic axes; whether the first is faster below.
 
     No line leads over a rate at which one of them has no time. Arms less than 1 % apart count as equally
     fast: they cross where one is clearly faster before and the other after, at the first place at which they
     are equal between.
     """
-    of_first, of_second = lines[first], lines[second]
-    both = [rate for rate in rates if rate in of_first and rate in of_second]
-    ahead = {rate: math.log(of_second[rate] / of_first[rate]) for rate in both}  # > 0: first is faster
-    clear = [rate for rate in both if abs(ahead[rate]) >= math.log(MARGIN)]
-    made: list[LineCrossing] = []
+    ahead = {rate: math.log(second[rate] / first[rate]) for rate in rates if rate in first and rate in second}
+    clear = [rate for rate in ahead if abs(ahead[rate]) >= math.log(MARGIN)]
+    made: list[tuple[float, bool]] = []
     for low, high in pairwise(clear):
         between = [rate for rate in rates if low <= rate <= high]
         if ahead[low] * ahead[high] > 0 or not set(between) <= ahead.keys():
             continue
         left, right = next((a, b) for a, b in pairwise(between) if ahead[a] * ahead[b] <= 0)
         share = ahead[left] / (ahead[left] - ahead[right])  # of the way, on a logarithmic axis
-        below, above = (first, second) if ahead[low] > 0 else (second, first)
-        seconds = of_first[left] * (of_first[right] / of_first[left]) ** share
-        made.append((left * (right / left) ** share, below, above, seconds))
+        made.append((left * (right / left) ** share, ahead[low] > 0))
     return made
 
 
@@ -171,34 +160,26 @@ class BandwidthSection(Section):
             caption=CAPTION,
             corner=lambda bandwidth: where(bandwidth.place["world"], ""),
             draw=draw,
-            alternative=alternative,
+            alternative=lambda bandwidth: f"{TITLE}: {'; '.join(bandwidth.sentences)}",
         )
 
 
 def draw(bandwidth: Bandwidth) -> "Figure":
     """A line for each arm over all rates at which its runs reached the target."""
-    from ..plots.curves import arm_lines
-    from ..plots.style import label_logarithmic
+    from matplotlib.ticker import LogLocator, NullLocator
 
-    looks, rates = looks_of(bandwidth.comparisons.values()), list(bandwidth.comparisons)
+    from ..plots.curves import arm_lines
+    from ..plots.style import numbers
+
+    looks = looks_of(bandwidth.comparisons.values())
     figure, axes = arm_lines(
         {(arm, looks[arm]): {r: (s, s, s) for r, s in line.items()} for arm, line in bandwidth.lines.items()},
-        rates,
+        list(bandwidth.comparisons),
         xlabel="rate of a card between nodes in Gbit/s",
         ylabel="time to target in seconds",
     )
-    for rate, _, _, seconds in bandwidth.crossings:
-        axes.plot(rate, seconds, "o", markersize=9, mfc="none", mec="#1d2129", mew=1.0, zorder=5)
     axes.set_yscale("log")
-    label_logarithmic(axes.yaxis)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
+    axes.yaxis.set_major_formatter(numbers())
+    axes.yaxis.set_minor_locator(NullLocator())
     return figure
-
-
-def alternative(bandwidth: Bandwidth) -> str:
-    """The figure in words, for readers who cannot see it."""
-    arms = [
-        f"{label}: " + ", ".join(f"{words.seconds(s)} at {rate:g} Gbit/s" for rate, s in sorted(line.items()))
-        for label, line in bandwidth.lines.items()
-        if line
-    ]
-    return f"{TITLE} ({where(bandwidth.place['world'], '')}). {'; '.join([*arms, *bandwidth.sentences])}."

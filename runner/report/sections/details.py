@@ -1,13 +1,12 @@
 """Section: what is below page one, folded: every run, figures, settings and commands, what went wrong."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
 from ...config.cluster import compared_words
 from .. import simulation_errors, words
-from ..claims import core_efficiency
 from ..data.arms import Arm, Comparison, common_settings, shown
 from ..data.load import Run
 from ..data.means import final_mean, target_mean, train_mean
@@ -20,43 +19,32 @@ from ..target import budget_s, way
 
 
 def facts_of(comparison: Comparison) -> list[tuple[str, str]]:
-    """Cluster, target and so on, and how far virtual time is off: name and value of each."""
+    """World and target, and how far virtual time is off: name and value of each."""
     runs = comparison.runs
     facts = [("World", comparison.world_in_words)]
-    known = simulation_errors.reference() if comparison.world == "simulated" else None
-    facts += [("How far virtual time is off", f"{_compared(runs)} {known.sentence()}")] if known else []
+    if comparison.world == "simulated":
+        ranks = {(run.config.get("cluster") or {}).get("validated_ranks") or 0 for run in runs}
+        compared = "; ".join(compared_words(count) for count in sorted(ranks))
+        known = simulation_errors.reference().sentence()
+        facts.append(("How far virtual time is off", f"{compared[0].upper()}{compared[1:]}. {known}"))
     if comparison.targets:
         targets = [target_words(runs[0].metric, target) for target in comparison.targets]
         facts.append(("Target", "; ".join(targets)))
-    batches = sorted({str((run.config.get("train") or {}).get("global_batch_size")) for run in runs})
-    facts.append(("Global batch", ", ".join(batches) + " samples"))
-    counts = sorted({row["count"] for run in runs for row in run.evaluations if row.get("count")})
-    if len(counts) == 1:
-        facts.append(("Evaluated on", f"{counts[0]:,} samples, each once"))
     return facts
-
-
-def _compared(runs: Iterable[Run]) -> str:
-    """What is known of the step times of the runs' own clusters."""
-    ranks = sorted({(run.config.get("cluster") or {}).get("validated_ranks") or 0 for run in runs})
-    sentence = "; ".join(compared_words(count) for count in ranks)
-    return f"{sentence[0].upper()}{sentence[1:]}."
 
 
 def arm_line(arm: Arm, limit_s: float | None) -> dict[str, Any]:
     """An arm of the table, its numbers as text. `limit_s`: the budget of all arms, seconds of T_train."""
     not_counted = len(arm.runs) - len(arm.counted)
     has_target = any(run.target is not None for run in arm.runs)
-    one = "one run" if len(arm.counted) == 1 else ""
-    train, final = train_mean(arm), final_mean(arm)
     return {
         "arm": arm,
         "runs": words.count(len(arm.counted), "run")
         + (f" (+ {not_counted} not counted)" if not_counted else ""),
         "reached": _share_reached(arm) if has_target else "no target set",
-        "to_target": (one or _to_target(arm, limit_s)) if has_target and arm.counted else words.MISSING,
-        "train": words.seconds(train) if train is not None else one or "no mean",
-        "final": words.share(final) if final is not None else one or "no mean",
+        "to_target": _to_target(arm, limit_s),
+        "train": words.seconds(train_mean(arm)),
+        "final": words.share(final_mean(arm)),
         "labels": list(dict.fromkeys(label for run in arm.runs for label in run.labels)),
     }
 
@@ -71,12 +59,10 @@ def _share_reached(arm: Arm) -> str:
 def _to_target(arm: Arm, limit_s: float | None) -> str:
     """The mean time to target; where not all runs reached it, the median of which the others are a part."""
     mean = target_mean(arm)
-    if mean is not None:
-        return words.seconds(mean)
-    if limit_s is None:
-        return "no mean, not all reached it"
-    median = median_s(way(arm.counted, limit_s))
-    return "no time, fewer than half reached it" if median is None else f"median {words.seconds(median)}"
+    if mean is None and limit_s is not None and len(arm.counted) > 1:
+        median = median_s(way(arm.counted, limit_s))
+        return words.MISSING if median is None else f"median {words.seconds(median)}"
+    return words.seconds(mean)
 
 
 def crossing_words(run: Run) -> str:
@@ -103,22 +89,17 @@ class DetailsSection(Section):
 
     order = 90
     template = """
-{% set figure = namespace(place=0) %}
 {% for block in section.blocks %}
 {% set place = "commands-" ~ loop.index %}
 <section>
 <h2>{{ "Behind the answer" if loop.length == 1 else block.title }}
 {{- page.of_study(block.comparison.study) }}</h2>
-<details><summary>What was compared
-{{- ", with " ~ words.count(block.warnings | length, "warning") if block.warnings }}</summary>
+<details><summary>What was compared</summary>
 <dl class="facts">
 {% for name, value in block.facts %}
 <div><dt>{{ name }}</dt><dd>{{ value }}</dd></div>
 {% endfor %}
 </dl>
-{% for warning in block.warnings %}
-<p class="soft">Note: {{ warning }}</p>
-{% endfor %}
 </details>
 <details><summary>Every run ({{ block.comparison.runs | length }})</summary>
 <div class="wide" role="region" aria-label="Arms and runs" tabindex="0">
@@ -150,29 +131,14 @@ one run. Times are T_train: evaluation, checkpoints and start-up left out.</capt
 <details><summary>{{ block.figures | map(attribute="title") | join(", ") }}</summary>
 <div class="figures">
 {% for _ in block.figures %}
-{{ page.figure(pictures[figure.place], [(place, "")]) }}
-{% set figure.place = figure.place + 1 %}
+{{ page.figure(pictures.pop(0), [(place, "")]) }}
 {% endfor %}
 </div></details>
 {% endif %}
 <details><summary>Settings</summary>
-<p>What all runs have in common ({{ block.common | length }} settings):</p>
-<ul class="settings">
-{% for key, value in block.common.items() %}
-<li><code>{{ key }}={{ value }}</code></li>
-{% endfor %}
-</ul>
-<div class="wide" role="region" aria-label="Settings of arms" tabindex="0">
-<table><thead><tr><th scope="col">Arm</th>
-<th scope="col" class="text">Settings beyond the common ones</th></tr></thead>
-<tbody>
-{% for arm, settings in block.settings %}
-<tr><th scope="row">{{ arm.label }}</th><td class="text">
-{% for key, value in settings.items() %}<code>{{ key }}={{ value }}</code> {% else %}none{% endfor %}
-</td></tr>
-{% endfor %}
-</tbody>
-</table></div></details>
+{% call page.table("Settings of arms", block.settings, text=("Settings",)) %}
+What sets the arms apart; the commands have all settings.
+{% endcall %}</details>
 {{ page.commands(place, block.comparison.arms | map(attribute="runs") | list) }}
 </section>
 {% endfor %}
@@ -202,7 +168,6 @@ one run. Times are T_train: evaluation, checkpoints and start-up left out.</capt
     def lists(self) -> list[tuple[str, str, list[str], bool]]:
         """Anchor, title and sentences of what the runs are and what went wrong; whether it is unfolded."""
         results = self.results
-        copies = [run.found_again for run in results.copied]
         machines: dict[str, list[str]] = defaultdict(list)
         for run in results.runs:
             machines[_machine(run.environment)].append(run.run_id)
@@ -211,15 +176,11 @@ one run. Times are T_train: evaluation, checkpoints and start-up left out.</capt
             for facts, ids in machines.items()
         ]
         troubles = [trouble(run) for run in results.trouble]
+        copies = "Run directories found more than once; the furthest one counts"
         continued = [resumed(run) for run in results.runs if run.resumed]
         return [
             ("trouble", "Runs that did not finish or cannot be trusted", troubles, True),
-            (
-                "copied",
-                "Run directories found more than once; the furthest one counts",
-                copies,
-                True,
-            ),
+            ("copied", copies, [run.found_again for run in results.copied], True),
             ("damage", "Damage found while reading", results.damage, True),
             ("resumed", "Resumed runs; all numbers use the work that survived", continued, False),
             ("environment", "Environment", environment, False),
@@ -238,11 +199,14 @@ def block_of(comparison: Comparison, title: str, prefix: str) -> dict[str, Any]:
         "title": title,
         "figures": figures(together, prefix),
         "facts": facts_of(together),
-        "warnings": [warning] if (warning := core_efficiency.warning(comparison)) else [],
         "lines": [arm_line(arm, limit_s) for arm in comparison.arms],
-        "common": common,
         "settings": [
-            (arm, {key: value for key, value in common_settings(arm.runs).items() if key not in common})
+            {
+                "Arm": arm.label,
+                "Settings": " ".join(
+                    f"{key}={value}" for key, value in common_settings(arm.runs).items() if key not in common
+                ),
+            }
             for arm in comparison.arms
         ],
         # What holds for all runs stands once above the table, not in every line.

@@ -4,6 +4,7 @@ from functools import cached_property
 
 from ..claims.core_efficiency import Matrix, efficiency_words, matrix
 from ..claims.speedups import rated
+from ..data.arms import ONE_CORE, Comparison
 from ..data.means import TIME_SHARES
 from ..section import Rows, Section, with_rows
 
@@ -17,34 +18,37 @@ class EfficiencySection(Section):
 <section>
 <h2>Computing efficiency {{ page.workload(matrix.comparison, matrix.comparison.size) }}</h2>
 <p>{{ matrix.sentence }}</p>
-<div class="wide" role="region" aria-label="Computing efficiency" tabindex="0">
-<table class="sortable">
-<caption>Samples per second over {{ matrix.cores }} cores times what one core does alone
+<p>Efficiency: samples per second over {{ matrix.cores }} cores times what one core does alone
 ({{ "%.4g" | format(matrix.alone) }} samples/s, the others idle), with
-{{ "%g" | format(100 * matrix.level) }} % intervals; and where training time went, means over ranks.
-Numbers: <a href="efficiency.csv">efficiency.csv</a>.</caption>
-<thead><tr><th scope="col">Arm</th><th scope="col">Samples/s</th><th scope="col">Efficiency</th>
-<th scope="col">Compute</th><th scope="col">Data</th><th scope="col">Blocked inside nodes</th>
-<th scope="col">Blocked between nodes</th><th scope="col">Other</th></tr></thead>
-<tbody>
+{{ "%g" | format(100 * matrix.level) }} % intervals. Where training time went:
+<a href="efficiency.csv">efficiency.csv</a>.</p>
+<ul>
 {% for line in matrix.lines %}
-<tr><th scope="row">{{ swatch(line.arm.index) }}{{ line.arm.label }}</th>
-<td>{{ words.rate(line.samples_per_s) }}</td><td>{{ section.efficiency_words(line) }}</td>
-{% for part in section.parts %}
-<td>{% if line.shares %}{{ "%.1f" | format(100 * line.shares[part]) }} %{% else %}not recorded{% endif %}</td>
+<li>{{ swatch(line.arm.index) }}<strong>{{ line.arm.label }}</strong>: {{ section.efficiency_words(line) }}
+({{ words.rate(line.samples_per_s) }} samples/s)</li>
 {% endfor %}
-</tr>
-{% endfor %}
-</tbody></table></div>
+</ul>
 </section>
 {% endfor %}
+{% for comparison, why in section.missing %}
+<p class="soft">No computing efficiency {{ page.workload(comparison, comparison.size) }}: {{ why }}.</p>
+{% endfor %}
 """
-    parts = TIME_SHARES
     efficiency_words = staticmethod(efficiency_words)
 
     @cached_property
     def matrices(self) -> list[Matrix]:
         return [made for made in map(matrix, self.results.comparisons) if isinstance(made, Matrix)]
+
+    @property
+    def missing(self) -> list[tuple[Comparison, str]]:
+        """The comparisons that have runs of one core but no matrix, and why."""
+        return [
+            (comparison, why)
+            for comparison in self.results.comparisons
+            if any(arm.runs[0].role == ONE_CORE for arm in comparison.arms)
+            and isinstance(why := matrix(comparison), str)
+        ]
 
     def tables(self) -> dict[str, Rows]:
         """`efficiency`: a row per arm."""

@@ -5,12 +5,11 @@ is training's, in samples per second over the study's baseline: reading that nob
 Source: HSGD, the experiments on contiguous access.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cached_property
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from .. import words
 from ..data.arms import Arm, Comparison, per_sample
 from ..data.load import Run
 from ..data.means import over_runs
@@ -26,15 +25,16 @@ if TYPE_CHECKING:
 TITLE = "What readers gain over the size of a record"
 CAPTION = (
     "Training's samples per second over the baseline's, whose rate is the dotted line, with intervals. A gain"
-    " is less waiting for data, or less work of the ranks' own cores."
+    " is less waiting for data, or less work of the ranks' own cores. The table has reads, jumps, bytes, and"
+    " seconds of reading and waiting of each arm."
 )
 COUNTS = ("reads", "jumps", "requested_bytes", "useful_bytes", "read_s", "checked_s", "waited_s")
-Sizes = Mapping[float, tuple[Comparison, Rows]]
-"""By bytes of a record, ascending: a comparison and its rows."""
+Reading = tuple[Comparison, Rows]
+"""A comparison in which arms read a packed file, and a row of table `readers` for each such arm."""
 
 
-def readings_of(comparisons: Iterable[Comparison]) -> list[tuple[Comparison, Rows]]:
-    """All comparisons in which an arm read a packed file, with a row of table `readers` for each such arm."""
+def readings_of(comparisons: Iterable[Comparison]) -> list[Reading]:
+    """All comparisons in which an arm read a packed file."""
     made = [(comparison, _rows(comparison)) for comparison in comparisons if not comparison.assumption]
     return [(comparison, rows) for comparison, rows in made if rows]
 
@@ -81,88 +81,53 @@ def _runs(arm: Arm) -> list[Run]:
     return [run for run in arm.complete if isinstance(run.summary.get("reader"), dict) and run.samples_per_s]
 
 
-def is_cold(rows: Rows) -> bool:
-    """Whether the file was dropped from the system's cache before training."""
-    return any(row["still_cached"] is not None for row in rows)
-
-
-def record_sizes(readings: Iterable[tuple[Comparison, Rows]]) -> list[Sizes]:
-    """Of each study, model, world and state of the cache those of several sizes of records."""
-    groups: dict[tuple[Any, ...], dict[float, tuple[Comparison, Rows]]] = {}
+def over_sizes(readings: Iterable[Reading]) -> list[list[Reading]]:
+    """Of each study, model, world and state of the cache those of all sizes of records, ascending."""
+    groups: dict[tuple[Any, ...], dict[float, Reading]] = {}
     for c, rows in readings:
-        group = groups.setdefault((c.study, c.model, c.world, c.tuned, is_cold(rows)), {})
+        cold = any(row["still_cached"] is not None for row in rows)
+        group = groups.setdefault((c.study, c.model, c.world, c.tuned, cold), {})
         group.setdefault(rows[0]["record_bytes"], (c, rows))
-    members = [dict(sorted(group.items())) for group in groups.values() if len(group) > 1]
+    members = [[group[size] for size in sorted(group)] for group in groups.values()]
     return [sizes for sizes in members if gains(sizes)]
 
 
-def gains(sizes: Sizes) -> dict[str, dict[float, tuple[float, float, float]]]:
+def gains(sizes: Iterable[Reading]) -> dict[str, dict[float, tuple[float, float, float]]]:
     """By arm that has a gain and by bytes of a record: times as fast as the baseline, and the interval."""
     by_arm: dict[str, dict[float, tuple[float, float, float]]] = {}
-    for size, (_, rows) in sizes.items():
-        for row in rows:
-            if row["times_as_fast"] is not None:
-                ends = row["times_as_fast_low"], row["times_as_fast_high"]
-                by_arm.setdefault(row["arm"], {})[size] = (row["times_as_fast"], *ends)
+    for row in (row for _, rows in sizes for row in rows):
+        if row["times_as_fast"] is not None:
+            interval = row["times_as_fast"], row["times_as_fast_low"], row["times_as_fast_high"]
+            by_arm.setdefault(row["arm"], {})[row["record_bytes"]] = interval
     return by_arm
 
 
 class ReadersSection(Section):
-    """Table `readers`; the figure of gains for each study with several sizes of records."""
+    """Table `readers`; the figure of gains for each study that has any."""
 
     order = 40
     template = """
-{% for comparison, rows in section.readings %}
-{% set cold, base, looks = section.is_cold(rows), rows[0].baseline, section.looks_of([comparison]) %}
+{% for sizes in section.over_sizes %}
+{% set comparisons = sizes | map("first") | list %}
 <section>
-<h2>Reading a packed file {{ page.workload(comparison, comparison.size) }}</h2>
-<div class="wide" role="region" aria-label="Reading a packed file" tabindex="0">
-<table class="sortable">
-<caption>Records of {{ words.size(rows[0].record_bytes) }}; means over complete runs, all ranks together. A
-jump is a read that does not start where the same reader's last one ended.
-{{ "The file was dropped from the system's cache before training." if cold }}
-Times as fast as {{ base or "a baseline, of which there is none" }}: training, in samples/s, with
-{{ "%g" | format(100 * rows[0].level) }} % intervals.</caption>
-<thead><tr><th scope="col">Arm</th><th scope="col">Reads</th><th scope="col">Jumps</th>
-<th scope="col">Read, used</th><th scope="col">Waited for data</th>
-{% if cold %}<th scope="col">Still cached</th>{% endif %}
-<th scope="col">Samples/s</th><th scope="col">Times as fast</th></tr></thead>
-<tbody>
-{% for row in rows %}
-<tr><th scope="row">{{ swatch(looks[row.arm]) }}{{ row.arm }}</th>
-<td>{{ "{:,.0f}".format(row.reads) }}</td><td>{{ "{:,.0f}".format(row.jumps) }}</td>
-<td>{{ words.size(row.requested_bytes) }}, {{ words.size(row.useful_bytes) }}</td>
-<td>{{ words.seconds(row.waited_s) }}</td>
-{% if cold %}
-<td>{% if row.still_cached is not none %}{{ "%.1f" | format(100 * row.still_cached) }} %{% endif %}</td>
-{% endif %}
-<td>{{ words.rate(row.samples_per_s) }}</td><td>
-{%- if row.times_as_fast is not none -%}
-{{ "%.3f [%.3f, %.3f]" | format(row.times_as_fast, row.times_as_fast_low, row.times_as_fast_high) }}
-{%- elif row.arm == base %}1{% else %}fewer than 3 runs{% endif -%}
-</td></tr>
-{% endfor %}
-</tbody></table></div>
-</section>
-{% endfor %}
-{% for sizes in section.record_sizes %}
-{% set comparisons = sizes.values() | map("first") | list %}
-<section>
-<h2>Reading over the size of a record {{ page.workload(comparisons[0]) }}</h2>
+<h2>Reading a packed file {{ page.workload(comparisons[0], section.size(sizes)) }}</h2>
 {{ page.figure(pictures[loop.index0], results.anchors(comparisons)) }}
 </section>
 {% endfor %}
 """
-    is_cold = staticmethod(is_cold)
-    looks_of = staticmethod(looks_of)
+
+    @staticmethod
+    def size(sizes: list[Reading]) -> str:
+        """That of a figure with one alone."""
+        return sizes[0][0].size if len(sizes) == 1 else ""
 
     @cached_property
-    def readings(self) -> list[tuple[Comparison, Rows]]:
+    def readings(self) -> list[Reading]:
         return readings_of(self.results.comparisons)
 
     @cached_property
-    def record_sizes(self) -> list[Sizes]:
-        return record_sizes(self.readings)
+    def over_sizes(self) -> list[list[Reading]]:
+        return over_sizes(self.readings)
 
     def tables(self) -> dict[str, Rows]:
         """`readers`: a row per arm."""
@@ -171,44 +136,26 @@ Times as fast as {{ base or "a baseline, of which there is none" }}: training, i
     def plots(self) -> list[Plot]:
         return one_each(
             "readers",
-            self.record_sizes,
+            self.over_sizes,
             title=TITLE,
             caption=CAPTION,
-            corner=lambda sizes: where(_first(sizes)["world"], ""),
+            corner=lambda sizes: where(sizes[0][0].world, self.size(sizes)),
             draw=draw,
-            alternative=alternative,
+            alternative=lambda sizes: f"{TITLE}: {', '.join(gains(sizes))}",
         )
 
 
-def _first(sizes: Sizes) -> dict[str, Any]:
-    """The first row of the smallest size."""
-    return next(iter(sizes.values()))[1][0]
-
-
-def draw(sizes: Sizes) -> "Figure":
+def draw(sizes: list[Reading]) -> "Figure":
     """The gain of each arm with its interval, over all sizes of records."""
     from ..plots.curves import arm_lines
     from ..plots.style import short
 
-    looks = looks_of(comparison for comparison, _ in sizes.values())
+    looks = looks_of(comparison for comparison, _ in sizes)
     figure, axes = arm_lines(
         {(arm, looks[arm]): by_size for arm, by_size in gains(sizes).items()},
-        list(sizes),
+        [rows[0]["record_bytes"] for _, rows in sizes],
         xlabel="bytes of a record",
-        ylabel=f"times as fast as {short(_first(sizes)['baseline'], 30)}",
+        ylabel=f"times as fast as {short(sizes[0][1][0]['baseline'], 30)}",
     )
     axes.axhline(1.0, color="#444444", linewidth=1.1, linestyle=(0, (1.5, 2)), zorder=1)
     return figure
-
-
-def alternative(sizes: Sizes) -> str:
-    """The figure in words, for readers who cannot see it."""
-    points = [
-        f"{arm} {gain:.3f} [{low:.3f}, {high:.3f}] at {words.size(size)}"
-        for arm, by_size in gains(sizes).items()
-        for size, (gain, low, high) in by_size.items()
-    ]
-    first = _first(sizes)
-    return (
-        f"{TITLE}, times as fast as {first['baseline']} ({where(first['world'], '')}): {', '.join(points)}."
-    )

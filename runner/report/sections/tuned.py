@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
+from .. import words
 from ..data.arms import Arm, Comparison, settings, text
 from ..section import Rows, Section, with_rows
 from ..statistics import reached
@@ -18,7 +19,6 @@ from ..target import budget_s, study_of, way
 
 Row = dict[str, Any]
 NO_DEFAULT = "no run with the default settings"
-NONE = object()  # the value of a key that is not there
 
 
 def tuned_arms(comparisons: Sequence[Comparison]) -> list[tuple[Arm, Row]]:
@@ -34,13 +34,13 @@ def tuned_arms(comparisons: Sequence[Comparison]) -> list[tuple[Arm, Row]]:
 
 
 def regret_words(row: Row) -> str:
-    """`20.0 % [12.1 %, 28.4 %]`, or why there is none."""
+    """`20.0% [12.1%, 28.4%]`; without an interval below 3 runs."""
     if row["regret"] is None:
-        return row["remarks"]
+        return words.MISSING
     low, high = row["regret_low"], row["regret_high"]
     point = f"{row['regret_bound']} {row['regret']:.1%}".strip()
     if low is None:
-        return f"{point}, no interval below 3 runs"
+        return point
     lowest = f"{low:.1%}" if low > -1 else "no lower end"
     highest = f"{high:.1%}" if math.isfinite(high) else "no upper end"
     return f"{point} [{lowest}, {highest}]"
@@ -53,17 +53,17 @@ def _row(comparison: Comparison, others: Comparison | None, arm: Arm) -> Row:
     where `remarks` say why; `regret_bound`: "≥" where runs with the default settings missed the target and
     count at the budget, "≤" where tuned ones did.
     """
-    first = arm.runs[0]
+    first, level = arm.runs[0], float(study_of(arm.runs[0], "level", 0.95))
     candidates = [other for other in others.arms if not other.runs[0].role] if others else []
     default = next((other for other in candidates if other.runs[0].arm_name == first.tuned), None)
-    level = float(study_of(first, "level", 0.95))
-    made, winner = (None, None, "", NO_DEFAULT), f"not known: {NO_DEFAULT}"
-    if others is not None and default is not None:
-        made = _regret(others, default, arm, level)
-        before = settings(default.runs[0])
-        changes = [(key, value) for key, value in settings(first).items() if before.get(key, NONE) != value]
-        winner = " ".join(f"{key}={text(value)}" for key, value in changes) or "the default settings"
-    share, ends, bound, why = made
+    if others is None or default is None:
+        share, ends, bound, why = None, None, "", NO_DEFAULT
+        winner = f"not known: {NO_DEFAULT}"
+    else:
+        share, ends, bound, why = _regret(others, default, arm, level)
+        before, after = settings(default.runs[0]), settings(first)
+        changed = [key for key in after if key not in before or before[key] != after[key]]
+        winner = " ".join(f"{key}={text(after[key])}" for key in changed) or "the default settings"
     return {
         **comparison.place,
         "arm": first.tuned,
@@ -117,26 +117,18 @@ class TunedSection(Section):
 {% if section.arms %}
 <section id="tuning">
 <h2>What tuning came to</h2>
-<div class="wide" role="region" aria-label="Tuning" tabindex="0">
-<table class="sortable prose">
-<caption>Every arm had as many trials, at the same points, with the same seeds, on the validation split; none
-of these seeds is scored. Searched of all arms:
-{{ section.arms | map(attribute="1.space") | unique | join("; ") }}. Regret of the default: how much longer
-the study's own settings take than the tuned ones, to the target (without one, for all work), with its
-interval, on scored seeds. Large in one arm only: then the defaults decided between the arms. All numbers:
-<a href="tuning.csv">tuning.csv</a>.</caption>
-<thead><tr><th scope="col">Arm</th><th scope="col">Trials</th><th scope="col">Failed</th>
-<th scope="col">Device-hours</th><th scope="col">Regret of the default</th>
-<th scope="col" class="text">Tuned settings</th><th scope="col" class="text">Remarks</th></tr></thead>
+<p>Every arm had as many trials, at the same points, with the same seeds, on the validation split; none of
+these seeds is scored. Searched of all arms:
+{{ section.arms | map(attribute="1.space") | unique | join("; ") }}. Regret: how much longer the study's own
+settings take than the tuned ones, to the target (without one, for all work), with its interval, on scored
+seeds. Large in one arm only: then the defaults decided between the arms. Trials and device-hours:
+<a href="tuning.csv">tuning.csv</a>.</p>
+<ul>
 {% for arm, row in section.arms %}
-<tbody><tr class="arm">
-<th scope="row">{{ swatch(arm.index) }}{{ row.arm }}</th><td>{{ row.trials }}</td>
-<td>{{ row.failed_trials }}</td><td>{{ "%.4g" | format(row.device_hours) }}</td>
-<td>{{ section.regret_words(row) }}</td><td class="text settings-of">{{ row.winner }}</td>
-<td class="text">{% if row.regret is not none %}<small>{{ row.remarks }}</small>{% endif %}</td></tr></tbody>
+<li>{{ swatch(arm.index) }}<strong>{{ row.arm }}</strong>: regret {{ section.regret_words(row) }}
+{{- " (" ~ row.remarks ~ ")" if row.remarks }}; tuned: <code>{{ row.winner }}</code></li>
 {% endfor %}
-</table>
-</div>
+</ul>
 </section>
 {% endif %}
 """

@@ -18,6 +18,7 @@ from daso_bench.runner.report.section import Rows, Section
 
 Make = Callable[..., Path]
 T = TypeVar("T")
+S = TypeVar("S", bound=Section)
 
 
 def there(value: T | None) -> T:
@@ -42,10 +43,14 @@ def compared(root: Path) -> Comparison:
     return comparison
 
 
-def tables_of(kind: type[Section], comparisons: Sequence[Comparison]) -> dict[str, Rows]:
-    """The tables of a section that needs no ratios and no verdicts."""
+def section_of(kind: type[S], comparisons: Sequence[Comparison]) -> S:
+    """A section that needs no ratios and no verdicts."""
     runs = [run for comparison in comparisons for run in comparison.runs]
-    return kind(Results(runs=runs, comparisons=list(comparisons), speedups=[], judged=[])).tables()
+    return kind(Results(runs=runs, comparisons=list(comparisons), speedups=[], judged=[]))
+
+
+def tables_of(kind: type[Section], comparisons: Sequence[Comparison]) -> dict[str, Rows]:
+    return section_of(kind, comparisons).tables()
 
 
 def agree(path: Path) -> Path:

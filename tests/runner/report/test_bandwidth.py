@@ -12,11 +12,11 @@ from sharing import table as rows
 
 from daso_bench.runner.report.build import report
 from daso_bench.runner.report.plots.style import drawing
-from daso_bench.runner.report.sections.bandwidth import Bandwidth, alternative, bandwidths, crossings, draw
+from daso_bench.runner.report.sections.bandwidth import Bandwidth, bandwidths, crossings, draw
 from daso_bench.runner.report.simulation_errors import where
 
 ROOT2 = math.sqrt(2)  # a crossing between evaluations at t and 2t is scored at √2·t
-# Seconds between evaluations. ddp and daso cross at √10 Gbit/s, where both take 20·√2·t.
+# Seconds between evaluations. ddp and daso cross at √10 Gbit/s.
 TIMES = {1.0: {"ddp": 40.0, "daso": 20.0}, 10.0: {"ddp": 10.0, "daso": 20.0}}
 
 
@@ -24,50 +24,44 @@ TIMES = {1.0: {"ddp": 40.0, "daso": 20.0}, 10.0: {"ddp": 10.0, "daso": 20.0}}
     ("first", "second", "expected"),
     [
         # From 10 to 1 and from 5 to 2: half way from 1 to 100 both are at √10.
-        ({1: 10, 100: 1}, {1: 5, 100: 2}, [("second", "first", 10, math.sqrt(10))]),
+        ({1: 10, 100: 1}, {1: 5, 100: 2}, [(10, "second")]),
         # ln(second/first) goes from ln 2 to -ln 8: a quarter of the way from 1 to 16, which is 2.
-        ({1: 4, 16: 8}, {1: 8, 16: 1}, [("first", "second", 2, 4 * 2**0.25)]),
+        ({1: 4, 16: 8}, {1: 8, 16: 1}, [(2, "first")]),
         # Only the rates on both sides of a crossing count.
         (
             {0.1: 100, 1: 4, 16: 8, 100: 8},
             {0.1: 900, 1: 8, 16: 1, 100: 0.1},
-            [("first", "second", 2, 4 * 2**0.25)],
+            [(2, "first")],
         ),
         # Lines that meet at a rate that was run cross there; lines that only touch do not cross.
-        ({1: 1, 10: 3, 100: 8}, {1: 2, 10: 3, 100: 4}, [("first", "second", 10, 3)]),
+        ({1: 1, 10: 3, 100: 8}, {1: 2, 10: 3, 100: 4}, [(10, "first")]),
         ({1: 1, 10: 3, 100: 4}, {1: 2, 10: 3, 100: 8}, []),
         # Less than a hundredth apart is equal.
         ({1: 1, 10: 1, 100: 1}, {1: 1.005, 10: 0.995, 100: 1.005}, []),
         ({1: 1, 10: 1}, {1: 1.02, 10: 0.995}, []),
+        # Small differences between clear ones make one crossing, not three: the first.
+        (
+            dict.fromkeys((1, 10, 100, 1000), 1),
+            {1: 2, 10: 0.999, 100: 1.001, 1000: 0.5},
+            [(10 ** (math.log(2) / math.log(2 / 0.999)), "first")],
+        ),
         # Lines may cross twice.
         (
             {1: 1, 10: 4, 100: 1},
             {1: 2, 10: 2, 100: 2},
-            [("first", "second", 10**0.5, 2), ("second", "first", 10**1.5, 2)],
+            [(10**0.5, "first"), (10**1.5, "second")],
         ),
         # No line leads over a rate at which an arm did not reach the target.
         ({1: 1, 10: 1, 100: 4}, {1: 2, 100: 2}, []),
     ],
 )
 def test_where_two_lines_cross_on_logarithmic_axes(
-    first: Mapping[float, float], second: Mapping[float, float], expected: list[tuple[str, str, float, float]]
+    first: Mapping[float, float], second: Mapping[float, float], expected: list[tuple[float, str]]
 ):
-    rates = sorted(first.keys() | second.keys())
-    made = crossings("first", "second", {"first": first, "second": second}, rates)
-    assert [(below, above) for _, below, above, _ in made] == [names[:2] for names in expected]
-    assert [(rate, seconds) for rate, _, _, seconds in made] == [
-        pytest.approx(numbers[2:]) for numbers in expected
-    ]
-
-
-def test_small_differences_between_clear_ones_make_one_crossing_not_three():
-    lines = {
-        "first": dict.fromkeys((1, 10, 100, 1000), 1),
-        "second": {1: 2, 10: 0.999, 100: 1.001, 1000: 0.5},
-    }
-    ((rate, below, _, _),) = crossings("first", "second", lines, [1, 10, 100, 1000])
-    assert below == "first"
-    assert 9 < rate < 10, "the first of them"
+    """At which rate, and which of them is faster below it."""
+    made = crossings(first, second, sorted(first.keys() | second.keys()))
+    assert [rate for rate, _ in made] == pytest.approx([rate for rate, _ in expected])
+    assert [first_below for _, first_below in made] == [below == "first" for _, below in expected]
 
 
 @pytest.fixture
@@ -109,7 +103,6 @@ def test_an_arm_that_missed_the_target_once_has_no_point_there(make_study: Make)
     make_study()
     (study,) = analysed(make_study({1.0: {"daso": 20.0}}, seed=1, accuracies=(0.1, 0.2)))
     assert list(study.lines["daso"]) == [10]
-    assert study.crossings == []
     assert study.sentences == ["daso: not all runs reached the target at every rate"]
 
 
@@ -128,7 +121,7 @@ def test_sizes_that_differ_in_more_than_the_rate_are_no_study_over_rates(make_st
     assert analysed(root) == []
 
 
-def test_the_figure_shows_lines_and_crossings(make_study: Make):
+def test_the_figure_shows_the_lines(make_study: Make):
     make_study()
     root = make_study({rate: {"lasgd": 1.0} for rate in TIMES}, accuracies=(0.1, 0.2))
     (study,) = analysed(root)
@@ -136,17 +129,15 @@ def test_the_figure_shows_lines_and_crossings(make_study: Make):
         figure = draw(study)
     (axes,) = figure.axes
     drawn = [np.asarray(line.get_xydata()) for line in axes.get_lines() if str(line.get_marker()) in "os^"]
-    expected = [list(line.items()) for line in study.lines.values() if line]
-    for points in [*expected, [(math.sqrt(10), 20 * ROOT2)]]:
+    for points in (list(line.items()) for line in study.lines.values() if line):
         assert any(line.shape == (len(points), 2) and np.allclose(line, points) for line in drawn)
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
     (legend,) = figure.legends
     assert "lasgd (nothing to show)" in [text.get_text() for text in legend.get_texts()]
-    assert alternative(study) == (
-        f"Time to target against the rate between nodes ({where('simulated', '')}). ddp: 56.57 s at 1 Gbit/s,"
-        " 14.14 s at 10 Gbit/s; daso: 28.28 s at 1 Gbit/s, 28.28 s at 10 Gbit/s; daso is faster below"
-        " 3.162 Gbit/s, ddp above (28.28 s there); lasgd: not all runs reached the target at every rate."
-    )
+    assert study.sentences == [
+        "daso is faster below 3.162 Gbit/s, ddp above",
+        "lasgd: not all runs reached the target at every rate",
+    ]
 
 
 def test_the_page_begins_with_the_crossings_and_their_figure(make_study: Make, tmp_path: Path):

@@ -9,7 +9,7 @@ from test_speedups import study
 
 from daso_bench.runner.cli.main import run
 from daso_bench.runner.config.groups import CONF
-from daso_bench.runner.report.build import files_of, report
+from daso_bench.runner.report.build import report
 from daso_bench.runner.report.claims.convergence_points import write
 
 
@@ -31,13 +31,7 @@ def test_a_report_finds_the_users_own_points_and_claims_wherever_they_lie(make_r
     command = (
         "daso-bench report DIR --output OUT --config-dir OWN</code>, where DIR is the folder of the runs"
     )
-    assert f"{command} and OWN holds claims/mine.yaml, convergence/mine.yaml." in said
+    assert f"{command} and OWN that of your claims, stored points and sections." in said
     elsewhere = own(tmp_path / "else" / "where", tmp_path / "in")
     assert run(["report", str(tmp_path / "in"), "--config-dir", str(elsewhere)]) == 0
     assert (tmp_path / "in" / "report" / "index.html").read_bytes() == page.read_bytes()
-
-
-def test_a_page_that_rests_on_shipped_files_alone_names_no_others(tmp_path: Path):
-    (tmp_path / "study").mkdir()
-    (tmp_path / "study" / "mine.yaml").write_text("study: {name: mine}")
-    assert files_of(None) == files_of(tmp_path) == []

@@ -96,7 +96,7 @@ def test_what_a_reader_must_not_miss_is_visible(mixed: tuple[Path, Path]) -> Non
     for words in (
         *("local processes, real time", "no asynchronous phase", "4 ranks on 2 cores (7 runs)"),
         *("3 runs did not finish", "3 of 5 [0.23, 0.88]", "median 225.4 s", "not reached", "last line"),
-        *("Exploratory: on small_cnn/digits over 2×2 ranks, ", "220.5 s", "one run"),
+        *("Exploratory: on small_cnn/digits over 2×2 ranks, ", "220.5 s", "1 run"),
     ):
         assert words in text
 

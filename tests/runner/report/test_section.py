@@ -57,7 +57,7 @@ def test_a_section_of_the_users_own_is_one_file(make_run: Make, tmp_path: Path):
     (tmp_path / "own" / "sections" / "mine.py").write_text(MINE)
     page = report(tmp_path / "runs", tmp_path / "out", tmp_path / "own").read_text()
     assert page.index("1 run: ddp") < page.index("My figure") < page.index("Every run (1)")
-    assert "OWN holds sections/mine.py." in page
+    assert "and OWN that of your claims" in page
     assert len(table(tmp_path / "out" / "mine.csv")) == 1
     assert {"mine.svg", "mine.pdf"} <= {p.name for p in (tmp_path / "out").iterdir()}
 

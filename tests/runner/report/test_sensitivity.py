@@ -1,4 +1,4 @@
-"""Arms under assumptions, from run directories written by hand: times, words, table, figure and page."""
+"""Arms under assumptions, from run directories written by hand: times, table and page."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -8,11 +8,7 @@ from sharing import Make, all_compared
 from sharing import table as rows
 
 from daso_bench.runner.report.build import report
-from daso_bench.runner.report.sections.sensitivity import (
-    SizeTable,
-    ranking_words,
-    size_tables,
-)
+from daso_bench.runner.report.sections.sensitivity import SizeTable, size_tables
 
 FAR = "simulated: extrapolated to 256 ranks, step times were compared with measured ones on 16 ranks"
 TIMES = {
@@ -48,13 +44,27 @@ def only(root: Path) -> SizeTable:
     return table
 
 
-def test_the_table_is_relative_to_ddp_and_as_configured_comes_first(make_study: Make) -> None:
+def of_arm(table: SizeTable, arm: str, column: str) -> dict[str, float | None]:
+    """A column of the rows of an arm, by assumption."""
+    return {row["assumption"]: row[column] for row in table.rows if row["arm"] == arm}
+
+
+def measure(table: SizeTable) -> str:
+    (found,) = {row["measure"] for row in table.rows}
+    return found
+
+
+def test_the_rows_are_relative_to_ddp_and_the_table_has_the_range_of_each_arm(make_study: Make) -> None:
     table = only(make_study())
-    assert table.assumptions == ["", "fair links", "rings"]
-    assert list(table.arms) == ["ddp", "daso", "lasgd"]
-    assert table.speeds("daso") == {"": 2.0, "fair links": 2.0, "rings": 1.25}
-    assert table.measure == "training time"
-    assert ranking_words(table.times).startswith("daso, then no order between lasgd and ddp: it turns")
+    assert list(dict.fromkeys(row["assumption"] for row in table.rows)) == ["", "fair links", "rings"]
+    assert of_arm(table, "daso", "relative") == {"": 2.0, "fair links": 2.0, "rings": 1.25}
+    assert measure(table) == "training time"
+    arms = [list(row.values()) for row in table.ranges()]
+    assert [cells[0].rpartition(">")[2] for cells in arms] == ["ddp", "daso", "lasgd"]
+    assert [cells[1:] for cells in arms[1:]] == [
+        ["20.00 s", "2.000", "1.250", "2.000", "3 of 3"],
+        ["30.00 s", "1.333", "0.909", "1.333", "3 of 3"],
+    ]
 
 
 def test_the_baseline_is_the_first_arm_of_ddp(make_study: Make) -> None:
@@ -63,40 +73,38 @@ def test_the_baseline_is_the_first_arm_of_ddp(make_study: Make) -> None:
     assert only(root).baseline == "ddp"
 
 
-def test_an_arm_that_lacks_a_run_a_seed_or_the_target_is_not_ranked(make_study: Make) -> None:
+def test_an_arm_that_lacks_a_run_a_seed_or_the_target_is_has_no_time(make_study: Make) -> None:
     """On the one seed in common ddp is faster than daso; over all runs of each it would be slower."""
     make_study({name: {"ddp": 400.0, "daso": 440.0, "lasgd": 300.0, "hsgd": 1.0} for name in BOTH})
     make_study({name: {"ddp": 1600.0, "lasgd": 300.0} for name in BOTH}, seed=1)
     root = make_study({name: {"hsgd": 1.0} for name in BOTH}, seed=1, status="diverged")
     table = only(root)
-    assert list(table.times) == ["ddp", "lasgd"]
-    assert table.seconds["ddp"][""] == pytest.approx(800.0), "the geometric mean over seeds"
-    assert table.seconds["daso"][""] is table.seconds["hsgd"][""] is None
+    assert of_arm(table, "ddp", "seconds") == pytest.approx(dict.fromkeys(BOTH, 800.0)), "geometric mean"
+    assert of_arm(table, "daso", "seconds") == of_arm(table, "hsgd", "seconds") == dict.fromkeys(BOTH)
+    assert [row["Assumptions"] for row in table.ranges()] == ["2 of 2", "0 of 2", "0 of 2", "2 of 2"]
 
 
-def test_without_a_run_as_configured_nothing_is_ranked(make_study: Make, tmp_path: Path) -> None:
-    root = make_study({"rings": TIMES["rings"]})
-    assert only(root).times == {}
-    page = report(root, tmp_path / "out").read_text()
-    assert "no ranking: no arm has a time under every assumption" in page
-    assert "Not ranked are arms of which a run is missing" in page
+def test_without_a_run_as_configured_there_is_no_time_as_configured(make_study: Make) -> None:
+    table = only(make_study({"rings": TIMES["rings"]}))
+    assert of_arm(table, "daso", "relative") == {"": None, "rings": 1.25}
+    assert list(table.ranges()[1].values())[1:] == ["–", "–", "1.250", "1.250", "1 of 2"]
 
 
 def test_unequal_work_is_compared_per_sample(make_study: Make) -> None:
     make_study({name: {"ddp": 40.0, "daso": 20.0} for name in BOTH})
     table = only(make_study({name: {"lasgd": 15.0} for name in BOTH}, accuracies=(0.5, 0.6)))
-    assert table.seconds["lasgd"][""] == pytest.approx(0.015)
-    assert table.speeds("lasgd")[""] == pytest.approx(0.04 / 0.015)
-    assert table.measure == "training time per sample"
+    assert of_arm(table, "lasgd", "seconds")[""] == pytest.approx(0.015)
+    assert of_arm(table, "lasgd", "relative")[""] == pytest.approx(0.04 / 0.015)
+    assert measure(table) == "training time per sample"
 
 
 def test_with_one_target_the_scored_crossing_is_compared(make_study: Make) -> None:
     make_study({"": {"ddp": 40.0, "daso": 20.0}}, target=0.6, accuracies=(0.5, 0.6))
     make_study({"rings": {"ddp": 40.0}}, target=0.6, accuracies=(0.5, 0.5, 0.6))
     table = only(make_study({"rings": {"daso": 20.0}}, target=0.6, accuracies=(0.5, 0.5)))
-    assert table.measure == "time to target"
-    assert table.seconds["ddp"] == pytest.approx({"": 40 * 2**0.5, "rings": 40 * 6**0.5})
-    assert table.seconds["daso"]["rings"] is None
+    assert measure(table) == "time to target"
+    assert of_arm(table, "ddp", "seconds") == pytest.approx({"": 40 * 2**0.5, "rings": 40 * 6**0.5})
+    assert of_arm(table, "daso", "seconds")["rings"] is None
 
 
 def test_worlds_and_sizes_are_never_mixed(make_study: Make) -> None:
@@ -105,16 +113,16 @@ def test_worlds_and_sizes_are_never_mixed(make_study: Make) -> None:
     make_study(slow, size="4 nodes")
     make_study({"": {"ddp": 7.0, "daso": 7.0}}, size="64 nodes")
     real, simulated = size_tables(all_compared(make_study(size="4 nodes", world="local")))
-    assert [(table.comparison.world, table.comparison.size) for table in real] == [("local", "4 nodes")]
-    assert [table.comparison.size for table in simulated] == ["4 nodes", "16 nodes"]
-    assert [table.seconds["ddp"][""] for table in simulated] == [400.0, 40.0]
+    assert [(table.rows[0]["world"], table.rows[0]["size"]) for table in real] == [("local", "4 nodes")]
+    assert [table.rows[0]["size"] for table in simulated] == ["4 nodes", "16 nodes"]
+    assert [of_arm(table, "ddp", "seconds")[""] for table in simulated] == [400.0, 40.0]
 
 
 def test_the_page_shows_runs_under_assumptions_in_their_own_section_alone(
     make_study: Make, tmp_path: Path
 ) -> None:
     page = report(make_study(size="4 nodes"), tmp_path / "out").read_text()
-    ordinary, _, section = page.partition("Does the ranking depend on assumptions?")
+    ordinary, _, section = page.partition("Does the order depend on assumptions?")
     assert "study.assumption=rings" not in ordinary
     assert "study.assumption=rings" in section
     assert f'<span class="chip">{FAR}</span>' in section

@@ -94,19 +94,25 @@ def test_defaults_that_missed_the_target_give_a_regret_of_at_least(make_run: Mak
 
 
 @pytest.mark.parametrize(
-    ("default", "tuned", "words"),
+    ("default", "tuned", "shown", "remarks"),
     [
-        ((120, -120, -120), (100, 100, 100), "reached the target: 1 of 3 as default, 3 of 3 tuned"),
-        ((120, 120), (100, 100), "20.0%, no interval below 3 runs"),
-        ((), (100, 100, 100), "no run with the default settings"),
+        ((120, -120, -120), (100, 100, 100), "–", "reached the target: 1 of 3 as default, 3 of 3 tuned"),
+        ((120, 120), (100, 100), "20.0%", ""),
+        ((), (100, 100, 100), "–", "no run with the default settings"),
     ],
     ids=["few reached it", "two runs", "no default"],
 )
 def test_why_there_is_no_regret_or_no_interval(
-    make_run: Make, tmp_path: Path, default: tuple[float, ...], tuned: tuple[float, ...], words: str
+    make_run: Make,
+    tmp_path: Path,
+    default: tuple[float, ...],
+    tuned: tuple[float, ...],
+    shown: str,
+    remarks: str,
 ):
     rows(make_run, tmp_path, "ddp", default, tuned)
-    assert regret_words(only(tmp_path)) == words
+    row = only(tmp_path)
+    assert (regret_words(row), row["remarks"]) == (shown, remarks)
 
 
 def test_second_baselines_are_no_tuned_arms(make_run: Make, tmp_path: Path):
@@ -162,18 +168,19 @@ def test_the_ledger_has_trials_seeds_and_space_and_lets_searched_keys_differ(mak
     assert tuning_of(own).baseline == "none: the study's own settings"
 
 
-def test_unequal_numbers_of_trials_forbid_a_verdict(make_run: Make, tmp_path: Path):
-    rows(make_run, tmp_path, "ddp", (), (90,))
-    rows(make_run, tmp_path, "daso", (), (70,), told={**TOLD, "tune_trials": 16})
+@pytest.mark.parametrize(
+    ("first_seed", "trials", "wrong"),
+    [
+        (0, 16, "study.tune_trials: ddp tuned 8, daso tuned 16; must be equal for all arms"),
+        (TRIAL + 3, 8, f"seeds [{TRIAL + 3}] were tuned on and are scored"),
+    ],
+)
+def test_unequal_numbers_of_trials_and_scored_seeds_that_were_tuned_on_forbid_a_verdict(
+    make_run: Make, tmp_path: Path, first_seed: int, trials: int, wrong: str
+):
+    rows(make_run, tmp_path, "ddp", (), (90,), first_seed=first_seed)
+    told = {**TOLD, "tune_trials": trials}
+    rows(make_run, tmp_path, "daso", (), (70,), first_seed=first_seed, told=told)
     row = tuning_of(ledger(tmp_path))
-    assert row.wrong == "study.tune_trials: ddp tuned 8, daso tuned 16; must be equal for all arms"
-    assert row.forbids
-
-
-def test_a_scored_seed_that_was_tuned_on_forbids_a_verdict(make_run: Make, tmp_path: Path):
-    rows(make_run, tmp_path, "ddp", (), (90,), first_seed=TRIAL + 3)
-    rows(make_run, tmp_path, "daso", (), (70,), first_seed=TRIAL + 3)
-    row = tuning_of(ledger(tmp_path))
-    assert row.equal is True
-    assert row.wrong.startswith(f"seeds [{TRIAL + 3}] were tuned on and are scored")
+    assert row.wrong.startswith(wrong)
     assert row.forbids

@@ -23,14 +23,14 @@ def test_many_arms_have_their_legend_below_the_curves(make_run: Make, tmp_path: 
         assert legend.get_window_extent().x1 <= figure.bbox.x1
 
 
-def test_legend_keeps_odd_names_and_names_what_has_no_curve(make_run: Make, tmp_path: Path) -> None:
-    for strategy in ("_x", "$y$"):
-        make_run(tmp_path, "ddp", settings={"name": strategy})
+def test_the_legend_names_what_has_no_curve(make_run: Make, tmp_path: Path) -> None:
+    make_run(tmp_path, "ddp")
     make_run(tmp_path, "zero", accuracies=(), status="failed")
     with drawing("test"):
         (legend,) = curves(compared(tmp_path), "train_s", "time").legends
-    assert sorted(text.get_text().lstrip("\N{ZERO WIDTH SPACE}") for text in legend.get_texts()) == [
-        *("$y$ (1 run)", "_x (1 run)", "zero (1 run, nothing to show)")
+    assert [text.get_text() for text in legend.get_texts()] == [
+        "ddp (1 run)",
+        "zero (1 run, nothing to show)",
     ]
 
 
