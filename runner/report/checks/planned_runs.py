@@ -120,9 +120,9 @@ def _added_after_a_look(
 ) -> list[str]:
     """Runs of later stages with further seeds of an arm, planned when runs of earlier stages had ended."""
     ended = [
-        (stage_of[run.run_id], end)
+        (stage_of[run.run_id], run.ended_unix)
         for run in runs
-        if run.run_id in stage_of and (end := max(run.stamps("ended_unix"), default=None)) is not None
+        if run.run_id in stage_of and run.ended_unix is not None
     ]
     first = min((stage_of[run.run_id] for run in arm.runs if run.run_id in stage_of), default=0)
     seeds = {run.block for run in arm.runs if stage_of.get(run.run_id) == first}
