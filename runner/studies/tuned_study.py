@@ -158,8 +158,7 @@ def write_study(
     first = arms[0].config.study
     same_groups = [group for group in GROUPS[1:] if len({arm.choices[group] for arm in arms}) == 1]
     common_values, arm_words = _split(arms, same_groups)
-    roles = {arm.name: {"study.role": arm.role} if arm.role else {} for arm in arms}
-    rows = {arm.name: arm_words[arm.name] + _words(roles[arm.name]) for arm in arms}
+    rows = {arm.name: arm_words[arm.name] + [f"study.role={arm.role}"] * bool(arm.role) for arm in arms}
     keys = list(study_keys.values())
     common_keys = {key: v for key, v in keys[0].items() if all(of_arm[key] == v for of_arm in keys)}
     for arm in arms:

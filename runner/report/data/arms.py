@@ -147,10 +147,7 @@ def settings(run: Run) -> dict[str, Any]:
 
 
 def compare(runs: Iterable[Run]) -> list[Comparison]:
-    """Group `runs`; the order of everything is fixed by names and seeds alone.
-
-    Runs that can only repeat the baseline's (`Run.is_copy`) are left out.
-    """
+    """Group `runs`, copies of the baseline's left out; the order is fixed by names and seeds alone."""
     groups: dict[tuple[str, str, str, str, str, str, str, str], list[Run]] = defaultdict(list)
     for run in runs:
         if run.is_copy:

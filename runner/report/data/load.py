@@ -127,13 +127,13 @@ class Run:
         return value_at(device, "jitter") not in (None, "none") and value_at(device, "jitter_cv") != 0
 
     @property
+    def seed(self) -> Any:
+        return self.config.get("seed")
+
+    @property
     def is_copy(self) -> bool:
         """Whether it repeats a run of the baseline to the nanosecond: same seeds or placebo, virtual time."""
         return self.world == "simulated" and self.role in COPIES and not self.jitters
-
-    @property
-    def seed(self) -> Any:
-        return self.config.get("seed")
 
     @property
     def block(self) -> Any:

@@ -9,7 +9,7 @@ import pytest
 from daso_bench.runner.config.load import requests
 from daso_bench.runner.records.plan_file import FILE, declared
 from daso_bench.runner.studies.plan import PlannedRun, declare, plan_of
-from daso_bench.strategies.errors import MachineError
+from daso_bench.strategies.errors import ConfigError
 
 
 def planned(folder: Path, *words: str) -> Sequence[PlannedRun]:
@@ -56,5 +56,5 @@ def test_a_plan_is_read_without_trust(tmp_path: Path) -> None:
 
 def test_a_plan_that_cannot_be_written_says_where(tmp_path: Path) -> None:
     (tmp_path / "mission").write_text("in the way")
-    with pytest.raises(MachineError, match="mission"):
+    with pytest.raises(ConfigError, match="mission"):
         declare(planned(tmp_path, "seed=0", "study.arm=daso"), [], unix=0.0, commit=lambda: None)

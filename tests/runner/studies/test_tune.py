@@ -194,7 +194,7 @@ def test_a_study_is_tuned_run_and_reported(
 
     command = ("--config-dir", str(folder), "+study=small_tuned")
     assert code_of(*command) == 0
-    assert "[6/6]" in capsys.readouterr().out
+    assert "[5/5]" in capsys.readouterr().out
     report = tmp_path / "results" / "small_tuned" / "report"
     with open(report / "tuning.csv", encoding="utf-8", newline="") as file:
         rows = {row["arm"]: row for row in csv.DictReader(file)}

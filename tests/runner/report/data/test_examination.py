@@ -170,7 +170,7 @@ def test_a_foreign_checkpoint_gives_more_useful_time_than_was_spent(make_run: Ma
     path = make_run(tmp_path)
     for file in (path / "ranks").iterdir():
         file.write_text("".join(file.read_text().splitlines(keepends=True)[2:]))
-    words = "360 s of training are reported, all attempts together spent 180 s"
+    words = "training time is 360 s in metrics.jsonl, 180 s by the ranks' records"
     assert only(tmp_path).distrusted == (words,)
 
 
