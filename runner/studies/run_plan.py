@@ -12,7 +12,6 @@ from ..config.launchers import SlurmConfig
 from ..config.run_config import RunConfig
 from ..launch.launcher import cores_of, launcher_of
 from ..records.display import duration
-from ..records.json_lines import read_json
 from ..records.run_directory import FAILED, INTERRUPTED, MACHINE, OK, WRONG_REQUEST, Outcome, RunDirectory
 from .plan import PlannedRun, StudyPlan
 
@@ -63,14 +62,13 @@ def run_all(
     plan: StudyPlan,
     start: Start,
     tell: Callable[[str], None],
-    commit: Callable[[], str | None],
     each_s: float | None = None,
     ready: Ready = always,
 ) -> list[Result]:
     """Run what is not finished, in the order of the plan.
 
-    `commit`: the present one, asked only to compare. `each_s`: seconds that a run is expected to take; the
-    time left is shown at the start of each, once there is such a number or a run has ended.
+    `each_s`: seconds that a run is expected to take; the time left is shown at the start of each, once there
+    is such a number or a run has ended.
     """
     results: list[Result] = []
     took_s: list[float] = []
@@ -84,7 +82,7 @@ def run_all(
         if isinstance(request, PlannedRun):
             left = len(plan.runs) - number + 1
             after = f"  ({duration(each_s * left)} left)" if each_s is not None else ""
-            result = _run(request, count, after, start, ready, tell, commit)
+            result = _run(request, count, after, start, ready, tell)
         else:
             result = Result(request, _not_run(request.error))
         results.append(result)
@@ -117,14 +115,13 @@ def _run(
     start: Start,
     ready: Ready,
     tell: Callable[[str], None],
-    commit: Callable[[], str | None],
 ) -> Result:
     directory, config = run.directory, run.config
     try:
         launcher_of(config).refuse(config)
         state = run.now().state
         if state == "finished":
-            reason = f"{_finished_at(directory, commit)}: {run.path}"
+            reason = f"{directory.status()['status']} already: {run.path}"
             return Result(run, Outcome(status="skipped", reason=reason))
         ready(config)
         if state == "resumable":
@@ -143,16 +140,6 @@ def _not_run(error: ConfigError | MachineError | None) -> Outcome:
     if isinstance(error, MachineError):
         return Outcome(status="impossible", reason=str(error), exit_code=MACHINE)
     return Outcome(status="refused", reason=str(error), exit_code=WRONG_REQUEST)
-
-
-def _finished_at(directory: RunDirectory, commit: Callable[[], str | None]) -> str:
-    word = f"{directory.status()['status']} already"
-    try:
-        before = read_json(directory.environment).get("commit")
-    except (OSError, ValueError):
-        return word
-    now = commit() if before else None
-    return f"{word}, by commit {before[:8]} and not the present {now[:8]}" if now and now != before else word
 
 
 def _was_interrupted(result: Result) -> bool:

@@ -3,7 +3,7 @@
 import shlex
 import time
 from collections.abc import Sequence
-from functools import cache
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -45,7 +45,7 @@ def start(words: Sequence[str], *, multirun: bool, config_dir: Path | None, cwd:
     plan, console = plan_of(asked), display.make_console(goes_on=True)
     if many and external is None:
         return run_sweep(console, plan, with_report=of_study, words=words, config_dir=config_dir)
-    if many and external is not None:
+    if external is not None and many:
         return _hand_over(console, external, plan, words=words, with_report=of_study, config_dir=config_dir)
     run = plan.only
     display.say(console, run.title, "bold")
@@ -153,18 +153,14 @@ def resume(folder: Path) -> int:
     if not here:
         return code
     local.warm()
-    return _resume_here(console, here) or code
-
-
-def _resume_here(console: Console, runs: Sequence[tuple[RunDirectory, RunConfig]]) -> int:
-    starter, code = _starter(console, Preparation(console)), OK
-    for run, config in runs:
+    starter = _starter(console, Preparation(console))
+    for run, config in here:
         display.say(console, f"{run.run_id}: goes on", "bold")
         try:
             run.cancel_file.unlink(missing_ok=True)
             outcome = starter(run, config)
         except (ConfigError, MachineError) as error:
-            if len(runs) == 1:
+            if len(here) == 1:
                 raise
             display.say(console, f"{run.run_id}: {error}", "red")
             code = code or _code_of(error)
@@ -199,20 +195,16 @@ def run_sweep(
     `words`: what was asked for, kept in the plan of the study. `config_dir`: see `report`. `ready`: of data
     that have been looked at already.
     """
-
-    def tell(text: str) -> None:
-        display.say(console, text)
-
+    tell = partial(display.say, console)
     _show_refused(console, plan)
-    commit = cache(lambda: commit_of(PACKAGE)[0])
-    declare(plan.runs, words, unix=time.time(), commit=commit)
+    declare(plan.runs, words, unix=time.time(), commit=lambda: commit_of(PACKAGE)[0])
     ready = ready or Preparation(console)
     estimate = run_plan.estimate(plan.runs)
     if estimate is not None:
         display.say(console, estimate[0], "bold")
     each_s = None if estimate is None else estimate[1]
     start_run = _starter(console, ready, show_end=True)
-    results = run_plan.run_all(plan, start_run, tell, commit, each_s, ready.check)
+    results = run_plan.run_all(plan, start_run, tell, each_s, ready.check)
     _show_sweep(console, results)
     code = run_plan.exit_code(results)
     for folder in dict.fromkeys(r.request.path.parent for r in results if r.request.path is not None):

@@ -77,7 +77,7 @@ def strategy_named(run: Run) -> Iterator[str]:
 
 def whole(run: Run) -> Iterator[str]:
     """Evaluations without gaps; of a finished run all steps, and a summary that status.json repeats."""
-    rows = sorted(run.evaluations, key=lambda row: _order(row.get("index")))
+    rows = sorted(run.evaluations, key=_order)
     if [row.get("index") for row in rows] != list(range(len(rows))):
         yield "metrics.jsonl: evaluations are missing or doubled"
     for key in ("step", "samples", "train_s"):
@@ -126,7 +126,7 @@ def scores(run: Run) -> Iterator[str]:
         wrong += None not in (share, correct, count) and abs(share * count - correct) > 0.5  # type: ignore
     if wrong:
         yield f"accuracy is not correct / count in {wrong} of {len(run.evaluations)} evaluations"
-    last = max(run.evaluations, key=lambda row: _order(row.get("index")), default={})
+    last = max(run.evaluations, key=_order, default={})
     for key in ("accuracy", "miou"):
         final = number(run.summary.get(f"final_{key}"))
         if final is not None and key in last and not _same(final, last[key]):
@@ -259,8 +259,8 @@ def _lost_trace(config: Mapping[str, Any]) -> bool:
     return trace is not None and not Path(str(trace)).is_file()
 
 
-def _order(index: Any) -> float:
-    return -1.0 if (place := number(index)) is None else place
+def _order(evaluation: Mapping[str, Any]) -> float:
+    return number(evaluation.get("index")) or 0.0
 
 
 def _same(one: Any, other: Any) -> bool:
