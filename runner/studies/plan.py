@@ -20,7 +20,7 @@ from ..config.compose import Request
 from ..config.run_config import RunConfig
 from ..machine.folders import writing
 from ..records.json_lines import RecordWriter, Row
-from ..records.plan_file import FILE, PLAN_SCHEMA_VERSION, declared
+from ..records.plan_file import FILE, PLAN_SCHEMA_VERSION, stages_of
 from ..records.run_directory import RunDirectory, State
 from ..records.seed_ranges import COPIES, block_of
 
@@ -149,7 +149,7 @@ def declare(
     for run in runs:
         of_folder[run.path.parent].append(run.config)
     for folder, members in of_folder.items():
-        known = declared(folder)
+        known = {run for stage in stages_of(folder) for run in stage.runs}
         new = [config for config in members if config.run_id not in known]
         if not new:
             continue
