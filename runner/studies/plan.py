@@ -58,15 +58,6 @@ class PlannedRun:
         """See `RunDirectory.create`."""
         return RunDirectory.create(self.config.tree, self.config.results_dir)
 
-    def renew_directory(self) -> RunDirectory:
-        """Its directory with the present settings of the launcher, which may be others than at its start."""
-        self.directory.renew(self.config.tree)
-        return self.directory
-
-    def now(self) -> "PlannedRun":
-        """With its present state: since the plan was made, hours may have passed."""
-        return dataclasses.replace(self, state=self.directory.state())
-
 
 @dataclass(frozen=True, kw_only=True)
 class StudyPlan:

@@ -50,7 +50,9 @@ def run_one(
     Raises ConfigError if it is finished, is being run or has begun, MachineError if it cannot be run.
     """
     if resume and run.state == "resumable":
-        directory = run.renew_directory()
+        # The launcher may have other settings than at its start.
+        directory = run.directory
+        directory.renew(run.config.tree)
     else:
         launcher_of(run.config).refuse(run.config)
         ready(run.config)
@@ -74,7 +76,7 @@ def run_all(
     took_s: list[float] = []
     asked = [*plan.runs, *plan.refused]
     for number, request in enumerate(asked, 1):
-        if any(_was_interrupted(result) for result in results):
+        if exit_code(results) == INTERRUPTED:
             results.append(Result(request, Outcome(status="not started", reason="interrupted before it")))
             continue
         each_s, count = fmean(took_s) if took_s else each_s, f"[{number}/{len(asked)}]"
@@ -84,7 +86,7 @@ def run_all(
             after = f"  ({duration(each_s * left)} left)" if each_s is not None else ""
             result = _run(request, count, after, start, ready, tell)
         else:
-            result = Result(request, _not_run(request.error))
+            result = Result(request, not_run(request.error))
         results.append(result)
         if result.ran:
             took_s.append(time.monotonic() - began)
@@ -95,7 +97,7 @@ def run_all(
 
 def exit_code(results: Sequence[Result]) -> int:
     """The first that holds: interrupted, a run failed, the machine could not, a request was refused, OK."""
-    if any(_was_interrupted(result) for result in results):
+    if any(result.outcome.exit_code == INTERRUPTED for result in results):
         return INTERRUPTED
     if any(result.outcome.without_result for result in results):
         return FAILED
@@ -119,7 +121,7 @@ def _run(
     directory, config = run.directory, run.config
     try:
         launcher_of(config).refuse(config)
-        state = run.now().state
+        state = directory.state()  # since the plan was made, hours may have passed
         if state == "finished":
             reason = f"{directory.status()['status']} already: {run.path}"
             return Result(run, Outcome(status="skipped", reason=reason))
@@ -133,17 +135,14 @@ def _run(
         return Result(run, start(directory, config))
     except (ConfigError, MachineError) as error:
         directory.refuse(str(error))
-        return Result(run, _not_run(error))
+        return Result(run, not_run(error))
 
 
-def _not_run(error: ConfigError | MachineError | None) -> Outcome:
+def not_run(error: ConfigError | MachineError | None) -> Outcome:
+    """The outcome of what could not be started."""
     if isinstance(error, MachineError):
         return Outcome(status="impossible", reason=str(error), exit_code=MACHINE)
     return Outcome(status="refused", reason=str(error), exit_code=WRONG_REQUEST)
-
-
-def _was_interrupted(result: Result) -> bool:
-    return result.outcome.exit_code == INTERRUPTED
 
 
 def estimate(runs: Sequence[PlannedRun]) -> tuple[str, float] | None:

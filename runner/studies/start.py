@@ -18,7 +18,7 @@ from ..launch import local
 from ..launch.launcher import Launcher, external_launcher, launcher_of
 from ..machine.environment import commit_of
 from ..records import display
-from ..records.run_directory import INTERRUPTED, MACHINE, OK, WRONG_REQUEST, Outcome, RunDirectory
+from ..records.run_directory import INTERRUPTED, OK, WRONG_REQUEST, Outcome, RunDirectory
 from ..training.data_errors import can_go_on
 from ..training.packed_set import look_at
 from . import run_plan
@@ -163,7 +163,7 @@ def resume(folder: Path) -> int:
             if len(here) == 1:
                 raise
             display.say(console, f"{run.run_id}: {error}", "red")
-            code = code or _code_of(error)
+            code = code or run_plan.not_run(error).exit_code
             continue
         _show_end(console, run, outcome)
         if outcome.exit_code == INTERRUPTED:
@@ -246,13 +246,13 @@ def _hand_over(
     ready = Preparation(console)
     for run in plan.runs:
         try:
-            directory = _directory_of(run.now(), ready)
+            directory = _directory_of(PlannedRun.of(run.config), ready)
         except (ConfigError, MachineError) as error:
             run.directory.refuse(str(error))
             if words is None:
                 raise
             display.say(console, f"{run.title}: {error}", "red")
-            code = max(code, _code_of(error))
+            code = max(code, run_plan.not_run(error).exit_code)
             continue
         if directory is None:
             status = run.directory.status()["status"]
@@ -281,13 +281,9 @@ def _directory_of(run: PlannedRun, ready: Preparation) -> RunDirectory | None:
     if state == "new" or (state == "queued" and not status["attempts"] and not status.get("job")):
         directory = run.create_directory()
     elif state == "resumable" or state == "queued":
-        directory = run.renew_directory()
+        directory.renew(config.tree)
     ready(directory, config)
     return directory
-
-
-def _code_of(error: ConfigError | MachineError) -> int:
-    return WRONG_REQUEST if isinstance(error, ConfigError) else MACHINE
 
 
 def _starter(console: Console, ready: Preparation, *, show_end: bool = False) -> run_plan.Start:

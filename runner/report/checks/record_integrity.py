@@ -28,7 +28,8 @@ def check(study: Speedups) -> Check:
             details.append(words)
     details += [run.found_again for run in study.comparison.runs if run.copies]
     runs = study.comparison.runs
-    bad, damaged = (sum(map(bool, each)) for each in ((r.distrusted for r in runs), (r.damage for r in runs)))
+    bad = sum(bool(run.distrusted) for run in runs)
+    damaged = sum(bool(run.damage) for run in runs)
     level: Level = "red" if forbids else "amber" if damaged else "green"
     sentence = "the records of every run agree with each other"
     if bad:
