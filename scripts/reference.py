@@ -26,14 +26,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal, InvalidOperation
-from math import log
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 import yaml
 
 from daso_bench.runner.config import groups
+from daso_bench.runner.report import simulation_errors
 
 ROOT = groups.CONF.parent
 REFERENCE = ROOT / "results" / "reference"
@@ -228,7 +227,7 @@ def numbers(folder: Path) -> str:
         if name in study.files and (folder / name).is_file():
             lines += ["", f"`{name}`:", "", *_markdown(table_of(folder / name), columns)]
     if "pairs.csv" in study.files:
-        lines += ["", *_errors(table_of(folder / "pairs.csv"))]
+        lines += ["", *_errors()]
     return "\n".join([*lines, ""])
 
 
@@ -264,48 +263,30 @@ def _short(text: str) -> str:
     return number if "." in text else text
 
 
-def _errors(pairs: Table) -> list[str]:
-    """Errors of virtual time, ln(simulated / emulated), over the pairs of `daso-bench validate`."""
-
-    def error(row: Mapping[str, str], time: str) -> float:
-        return log(float(row[f"simulated_{time}"]) / float(row[f"emulated_{time}"]))
-
-    def place(row: Mapping[str, str]) -> tuple[str, ...]:
-        return tuple(row[key] for key in ("study", "configuration", "seed"))
-
-    of_ddp = {place(row): error(row, "step_s") for row in pairs if row["arm"] == "ddp"}
-    errors = {
-        "time of a step": [error(row, "step_s") for row in pairs],
-        "speed-up over `ddp`": [
-            of_ddp[place(row)] - error(row, "step_s")
-            for row in pairs
-            if place(row) in of_ddp and row["arm"] != "ddp"
-        ],
-        "time to target": [
-            error(row, "target_s") for row in pairs if row["emulated_target_s"] and row["simulated_target_s"]
-        ],
-    }
-    lines = [
-        "| error of virtual time, ln | pairs | mean | standard deviation | largest |",
-        "|---|---|---|---|---|",
-    ]
-    return lines + [
-        f"| {what} | {len(each)} | {mean(each):+.3f} | {stdev(each):.3f} | {max(each, key=abs):+.3f} |"
-        for what, each in errors.items()
-    ]
+def _errors() -> list[str]:
+    """Errors of virtual time over the stored pairs of `daso-bench validate`."""
+    head = ["| error of virtual time | pairs | mean | median size | 95th percentile of sizes |"]
+    return (
+        head
+        + ["|---|---|---|---|---|"]
+        + [
+            f"| {kind} | {of['count']} | {of['bias']:+.3f} | {of['median']:.3f} | {of['p95']:.3f} |"
+            for kind, of in simulation_errors.reference().errors.items()
+        ]
+    )
 
 
 def _commit() -> str:
     """The present commit. Raises ValueError where something other than results/ was changed since."""
-
-    def git(*words: str) -> str:
-        return subprocess.run(
-            ["git", *words], cwd=ROOT, check=True, capture_output=True, text=True
-        ).stdout.strip()
-
-    if changed := git("status", "--porcelain", "--", ".", ":!results"):
+    if changed := _git("status", "--porcelain", "--", ".", ":!results"):
         raise ValueError(f"numbers are stored of a commit alone; changed since the last one:\n{changed}")
-    return git("rev-parse", "HEAD")
+    return _git("rev-parse", "HEAD")
+
+
+def _git(*words: str) -> str:
+    return subprocess.run(
+        ["git", *words], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.strip()
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -35,29 +35,18 @@ def stages_of(folder: Path) -> list[Stage]:
     return [stage for row in rows if (stage := _stage(row))]
 
 
-def declared(folder: Path) -> dict[str, float]:
-    """Run id -> when it was declared first, s since 1970; {} without a plan."""
-    first: dict[str, float] = {}
-    for stage in stages_of(folder):
-        for run in stage.runs:
-            first[run] = min(stage.unix, first.get(run, stage.unix))
-    return first
-
-
 def _stage(row: Mapping[str, Any]) -> Stage | None:
     """None for a row without a time."""
     unix, level = row.get("unix"), row.get("level")
+    targets, runs = (
+        value if isinstance(value := row.get(name), list) else [] for name in ("targets", "runs")
+    )
     if unix is None or not is_number(unix):
         return None
     return Stage(
         unix=unix,
         baseline=str(row.get("baseline") or ""),
         level=level if is_number(level) else None,
-        targets=tuple(value for value in _items(row, "targets") if value is None or is_number(value)),
-        runs=tuple(run for run in _items(row, "runs") if isinstance(run, str)),
+        targets=tuple(value for value in targets if value is None or is_number(value)),
+        runs=tuple(run for run in runs if isinstance(run, str)),
     )
-
-
-def _items(row: Mapping[str, Any], name: str) -> list[Any]:
-    value = row.get(name)
-    return value if isinstance(value, list) else []

@@ -1,8 +1,6 @@
 """`daso-bench report --diff A B`: what changed in configuration, environment and numbers."""
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from operator import methodcaller
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -64,37 +62,24 @@ def arms_of(runs: Sequence[Run]) -> dict[Place, Arm]:
 
 def numbers(a: Arm, b: Arm) -> list[Number]:
     """The numbers of an arm that both sets have."""
-    number, metric = partial(_number, a, b), a.runs[0].judged_by.name
+    of_a, of_b = _values(a), _values(b)
+    names = ("time of all work", "time to target", "samples per second", f"final {a.runs[0].judged_by.name}")
+    bytes_names = (f"bytes {where}" for where in words.LINKS.values())
+    say = (words.seconds, words.seconds, words.rate, words.share, words.size, words.size)
     return [
-        number("time of all work", train_mean, words.seconds, lambda run: run.train_s),
-        number("time to target", target_mean, words.seconds, lambda run: run.to_target_s),
-        number("samples per second", rate_mean, words.rate, lambda run: run.samples_per_s),
-        number(f"final {metric}", final_mean, words.share, lambda run: run.final),
-        *(
-            number(
-                f"bytes {where}",
-                partial(bytes_mean, link=link),
-                words.size,
-                methodcaller("payload_bytes", link),
-            )
-            for link, where in words.LINKS.items()
-        ),
+        (name, tell(x), tell(y), words.ratio(y / x) if x and y is not None else "")
+        for name, tell, x, y in zip((*names, *bytes_names), say, of_a, of_b, strict=True)
     ]
 
 
-def _number(
-    a: Arm,
-    b: Arm,
-    name: str,
-    mean: Callable[[Arm], float | None],
-    say: Callable[[float | None], str],
-    of_run: Callable[[Run], float | None],
-) -> Number:
-    """Means of the arms, of a single run its own number; no interval: nothing has compared the two sets."""
-    of_a, of_b = (
-        mean(arm) if len(arm.counted) > 1 else next(iter(map(of_run, arm.counted)), None) for arm in (a, b)
-    )
-    return name, say(of_a), say(of_b), words.ratio(of_b / of_a) if of_a and of_b is not None else ""
+def _values(arm: Arm) -> list[float | None]:
+    """Means of an arm, of a single run its own number; no interval: nothing has compared the two sets."""
+    if len(arm.counted) == 1:
+        (run,) = arm.counted
+        sizes = [run.payload_bytes(link) for link in words.LINKS]
+        return [run.train_s, run.to_target_s, run.samples_per_s, run.final, *sizes]
+    sizes = [bytes_mean(arm, link) for link in words.LINKS]
+    return [train_mean(arm), target_mean(arm), rate_mean(arm), final_mean(arm), *sizes]
 
 
 def _environment(runs: Sequence[Run]) -> dict[str, str]:

@@ -3,9 +3,10 @@
 import json
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..config.overrides import quote
 from ..records.trees import flatten
 from .data.arms import GROUPS
 from .data.load import Run
@@ -14,7 +15,7 @@ CHOSEN = ("strategy", "model", "dataset", "reader", "optimizer", "schedule", "la
 # Where results and data lie and what follows from the rest is the reader's own choice.
 LEFT_OUT = ("results_dir", "run.id", "launcher.name", "launcher.port", "dataset.root", "reader.path")
 _PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./-]*")
-_WORDS = ("null", "true", "false", "nan", "inf")
+_NO_TEXT = ("null", "true", "false", "nan", "inf")
 
 
 def command_of(run: Run) -> str:
@@ -47,25 +48,23 @@ def _shared(runs: Sequence[Sequence[str]]) -> list[str]:
 
 def _words(run: Run) -> list[str]:
     """The arguments: choices, then every setting by its key."""
-    words = [f"{group}={_value(run.name(group))}" for group in CHOSEN if group in run.config]
+    words = [f"{group}={in_grammar(run.name(group))}" for group in CHOSEN if group in run.config]
     for key, value in flatten(run.config).items():
         # A key that names a whole group is that of an empty one.
         unset = key.startswith("run.") and not value
         if unset or key in (*LEFT_OUT, *GROUPS) or key.endswith("._target_"):
             continue
         # Text below `run` reaches the program as it is; everything else goes through Hydra's grammar.
-        words.append(f"{key}={value if key.startswith('run.') else _value(value)}")
+        words.append(f"{key}={value if key.startswith('run.') else in_grammar(value)}")
     return words
 
 
-def _value(value: Any) -> str:
+def in_grammar(value: Any) -> str:
     """`value` in Hydra's override grammar."""
-    if isinstance(value, list):
-        return "[" + ",".join(_value(item) for item in value) + "]"
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{key}:{_value(item)}" for key, item in value.items()) + "}"
-    if not isinstance(value, str):
-        return json.dumps(value, default=str)
-    if _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
-        return value
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    if isinstance(value, str):
+        return value if _PLAIN.fullmatch(value) and value.lower() not in _NO_TEXT else quote(value)
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{in_grammar(entry)}" for key, entry in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(in_grammar, value)) + "]"
+    return repr(value) if isinstance(value, float) else json.dumps(value, default=str)

@@ -32,6 +32,7 @@ from . import start
 from .plan import PlannedRun, plan_of
 from .planned_power import baseline_among, power_sentences
 from .prepare_data import Preparation
+from .search_space import with_settings
 
 PILOT_SUFFIX, REFERENCE_SUFFIX = "_pilot", "_reference"
 
@@ -74,8 +75,7 @@ def pilot(
         _keep_reference(console, base, plan.runs, words, output)
     else:
         target = _keep_target(console, base, plan.runs, words)
-        trains = (dataclasses.replace(config.train, target=target) for config in configs)
-        configs = [dataclasses.replace(c, train=train) for c, train in zip(configs, trains, strict=True)]
+        configs = [with_settings(config, {"train.target": target}) for config in configs]
     for sentence in power_sentences(configs, config_dir):
         display.say(console, sentence)
     return OK
@@ -157,9 +157,7 @@ def _keep_reference(
     )
     folder = output or base.results_dir / f"{name}{REFERENCE_SUFFIX}"
     file = folder / FOLDER / f"{name}.yaml"
-    classes = (str(stored.workload[f"{group}._target_"]) for group in ("model", "dataset"))
-    what = " on ".join(path.rpartition(".")[2] for path in classes)
-    convergence_points.write(file, stored, f"Samples that ddp needs to its target: {what}, {count} runs")
+    convergence_points.write(file, stored, f"Samples that ddp needs to its target, {count} runs of {name}")
     display.say(console, f"{count - missed} of {count} runs reached {target:g}; kept in {file}", "bold")
     for command in ("claims", "report"):
         display.say(console, f"  use it: daso-bench {command} DIR --config-dir {shlex.quote(str(folder))}")

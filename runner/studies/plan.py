@@ -10,17 +10,17 @@ the plan. Fields: docs/records.md.
 """
 
 import dataclasses
-import errno
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...strategies.errors import ConfigError, MachineError
+from ...strategies.errors import ConfigError
 from ..config.compose import Request
 from ..config.run_config import RunConfig
+from ..machine.folders import writing
 from ..records.json_lines import RecordWriter, Row
-from ..records.plan_file import FILE, PLAN_SCHEMA_VERSION, declared
+from ..records.plan_file import FILE, PLAN_SCHEMA_VERSION, stages_of
 from ..records.run_directory import RunDirectory, State
 from ..records.seed_ranges import COPIES, block_of
 
@@ -57,15 +57,6 @@ class PlannedRun:
     def create_directory(self) -> RunDirectory:
         """See `RunDirectory.create`."""
         return RunDirectory.create(self.config.tree, self.config.results_dir)
-
-    def renew_directory(self) -> RunDirectory:
-        """Its directory with the present settings of the launcher, which may be others than at its start."""
-        self.directory.renew(self.config.tree)
-        return self.directory
-
-    def now(self) -> "PlannedRun":
-        """With its present state: since the plan was made, hours may have passed."""
-        return dataclasses.replace(self, state=self.directory.state())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,24 +134,20 @@ def declare(
     """Add a stage to the plan of each study of `runs` for the runs that are new to it.
 
     `words`: what was asked for. `unix`: now. `commit`: the present one, asked only if there is a new run.
-    Raises MachineError if a plan cannot be written.
+    Raises ConfigError if a plan cannot be written, MachineError if the disk is full.
     """
     of_folder: dict[Path, list[RunConfig]] = defaultdict(list)
     for run in runs:
         of_folder[run.path.parent].append(run.config)
     for folder, members in of_folder.items():
-        known = declared(folder)
+        known = {run for stage in stages_of(folder) for run in stage.runs}
         new = [config for config in members if config.run_id not in known]
         if not new:
             continue
-        try:
+        with writing(str(folder / FILE)):
             folder.mkdir(parents=True, exist_ok=True)
             with RecordWriter(folder / FILE) as file:
                 file.write(_stage(new, words, unix, commit()))
-        except OSError as error:
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            way_out = "free some space" if full else "check results_dir"
-            raise MachineError(f"{folder / FILE}: {error.strerror}; {way_out}") from error
 
 
 def _stage(configs: Sequence[RunConfig], words: Sequence[str], unix: float, commit: str | None) -> Row:

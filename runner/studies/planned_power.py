@@ -66,8 +66,7 @@ def power_sentences(runs: Iterable[RunConfig], config_dir: Path | None) -> list[
     references = convergence_points.load([config_dir] if config_dir else [])
     studies: dict[Any, dict[str, list[RunConfig]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
-        study = run.study
-        if not study.role:
+        if not (study := run.study).role:
             place = run.path.parent, study.size, study.assumption, bool(study.tuned)
             studies[place][run.arm_id].append(run)
     sentences: list[str] = []
@@ -106,10 +105,8 @@ def _sentence(arm: RunConfig, count: int, known: KnownBaseline, error: float) ->
         least = detectable(count, sd, level=arm.study.level)
         detects = f"{count} runs detect {'' if known.sd else 'no less than '}{least:.2f}×"
     word = ""
-    if most is not None and most < least:
-        word = ": it cannot decide"
-    elif most is not None and known.sd is not None:
-        word = ": it can decide"
+    if most is not None and (most < least or known.sd is not None):
+        word = f": it can{'not' * (most < least)} decide"
     return f"{arm.study.arm or arm.strategy_name}: {ceiling}; {detects}{word}"
 
 
@@ -170,13 +167,9 @@ def modelled_bound(base: RunConfig) -> float | None:
         recorded = Run(
             place="",
             config=config.tree,
-            environment={},
             status={"status": "finished"},
-            evaluations=[],
             summary=run.results[0].summary or {},
             rank_rows=[(rank, TrainIntervalRow.read(row)) for rank, row in rows if row["kind"] == kind],
-            replaced_rows=0,
-            damage=[],
         )
         runs.append(recorded)
     return bound_of(Arm(label="", index=0, runs=runs)).value

@@ -12,7 +12,6 @@ from ..config.launchers import SlurmConfig
 from ..config.run_config import RunConfig
 from ..launch.launcher import cores_of, launcher_of
 from ..records.display import duration
-from ..records.json_lines import read_json
 from ..records.run_directory import FAILED, INTERRUPTED, MACHINE, OK, WRONG_REQUEST, Outcome, RunDirectory
 from .plan import PlannedRun, StudyPlan
 
@@ -51,7 +50,9 @@ def run_one(
     Raises ConfigError if it is finished, is being run or has begun, MachineError if it cannot be run.
     """
     if resume and run.state == "resumable":
-        directory = run.renew_directory()
+        # The launcher may have other settings than at its start.
+        directory = run.directory
+        directory.renew(run.config.tree)
     else:
         launcher_of(run.config).refuse(run.config)
         ready(run.config)
@@ -63,20 +64,19 @@ def run_all(
     plan: StudyPlan,
     start: Start,
     tell: Callable[[str], None],
-    commit: Callable[[], str | None],
     each_s: float | None = None,
     ready: Ready = always,
 ) -> list[Result]:
     """Run what is not finished, in the order of the plan.
 
-    `commit`: the present one, asked only to compare. `each_s`: seconds that a run is expected to take; the
-    time left is shown at the start of each, once there is such a number or a run has ended.
+    `each_s`: seconds that a run is expected to take; the time left is shown at the start of each, once there
+    is such a number or a run has ended.
     """
     results: list[Result] = []
     took_s: list[float] = []
     asked = [*plan.runs, *plan.refused]
     for number, request in enumerate(asked, 1):
-        if any(_was_interrupted(result) for result in results):
+        if exit_code(results) == INTERRUPTED:
             results.append(Result(request, Outcome(status="not started", reason="interrupted before it")))
             continue
         each_s, count = fmean(took_s) if took_s else each_s, f"[{number}/{len(asked)}]"
@@ -84,9 +84,9 @@ def run_all(
         if isinstance(request, PlannedRun):
             left = len(plan.runs) - number + 1
             after = f"  ({duration(each_s * left)} left)" if each_s is not None else ""
-            result = _run(request, count, after, start, ready, tell, commit)
+            result = _run(request, count, after, start, ready, tell)
         else:
-            result = Result(request, _not_run(request.error))
+            result = Result(request, not_run(request.error))
         results.append(result)
         if result.ran:
             took_s.append(time.monotonic() - began)
@@ -97,7 +97,7 @@ def run_all(
 
 def exit_code(results: Sequence[Result]) -> int:
     """The first that holds: interrupted, a run failed, the machine could not, a request was refused, OK."""
-    if any(_was_interrupted(result) for result in results):
+    if any(result.outcome.exit_code == INTERRUPTED for result in results):
         return INTERRUPTED
     if any(result.outcome.without_result for result in results):
         return FAILED
@@ -117,14 +117,13 @@ def _run(
     start: Start,
     ready: Ready,
     tell: Callable[[str], None],
-    commit: Callable[[], str | None],
 ) -> Result:
     directory, config = run.directory, run.config
     try:
         launcher_of(config).refuse(config)
-        state = run.now().state
+        state = directory.state()  # since the plan was made, hours may have passed
         if state == "finished":
-            reason = f"{_finished_at(directory, commit)}: {run.path}"
+            reason = f"{directory.status()['status']} already: {run.path}"
             return Result(run, Outcome(status="skipped", reason=reason))
         ready(config)
         if state == "resumable":
@@ -136,27 +135,14 @@ def _run(
         return Result(run, start(directory, config))
     except (ConfigError, MachineError) as error:
         directory.refuse(str(error))
-        return Result(run, _not_run(error))
+        return Result(run, not_run(error))
 
 
-def _not_run(error: ConfigError | MachineError | None) -> Outcome:
+def not_run(error: ConfigError | MachineError | None) -> Outcome:
+    """The outcome of what could not be started."""
     if isinstance(error, MachineError):
         return Outcome(status="impossible", reason=str(error), exit_code=MACHINE)
     return Outcome(status="refused", reason=str(error), exit_code=WRONG_REQUEST)
-
-
-def _finished_at(directory: RunDirectory, commit: Callable[[], str | None]) -> str:
-    word = f"{directory.status()['status']} already"
-    try:
-        before = read_json(directory.environment).get("commit")
-    except (OSError, ValueError):
-        return word
-    now = commit() if before else None
-    return f"{word}, by commit {before[:8]} and not the present {now[:8]}" if now and now != before else word
-
-
-def _was_interrupted(result: Result) -> bool:
-    return result.outcome.exit_code == INTERRUPTED
 
 
 def estimate(runs: Sequence[PlannedRun]) -> tuple[str, float] | None:

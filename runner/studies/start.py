@@ -3,7 +3,7 @@
 import shlex
 import time
 from collections.abc import Sequence
-from functools import cache
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -18,7 +18,7 @@ from ..launch import local
 from ..launch.launcher import Launcher, external_launcher, launcher_of
 from ..machine.environment import commit_of
 from ..records import display
-from ..records.run_directory import INTERRUPTED, MACHINE, OK, WRONG_REQUEST, Outcome, RunDirectory
+from ..records.run_directory import INTERRUPTED, OK, WRONG_REQUEST, Outcome, RunDirectory
 from ..training.data_errors import can_go_on
 from ..training.packed_set import look_at
 from . import run_plan
@@ -45,7 +45,7 @@ def start(words: Sequence[str], *, multirun: bool, config_dir: Path | None, cwd:
     plan, console = plan_of(asked), display.make_console(goes_on=True)
     if many and external is None:
         return run_sweep(console, plan, with_report=of_study, words=words, config_dir=config_dir)
-    if many and external is not None:
+    if external is not None and many:
         return _hand_over(console, external, plan, words=words, with_report=of_study, config_dir=config_dir)
     run = plan.only
     display.say(console, run.title, "bold")
@@ -153,21 +153,17 @@ def resume(folder: Path) -> int:
     if not here:
         return code
     local.warm()
-    return _resume_here(console, here) or code
-
-
-def _resume_here(console: Console, runs: Sequence[tuple[RunDirectory, RunConfig]]) -> int:
-    starter, code = _starter(console, Preparation(console)), OK
-    for run, config in runs:
+    starter = _starter(console, Preparation(console))
+    for run, config in here:
         display.say(console, f"{run.run_id}: goes on", "bold")
         try:
             run.cancel_file.unlink(missing_ok=True)
             outcome = starter(run, config)
         except (ConfigError, MachineError) as error:
-            if len(runs) == 1:
+            if len(here) == 1:
                 raise
             display.say(console, f"{run.run_id}: {error}", "red")
-            code = code or _code_of(error)
+            code = code or run_plan.not_run(error).exit_code
             continue
         _show_end(console, run, outcome)
         if outcome.exit_code == INTERRUPTED:
@@ -199,20 +195,16 @@ def run_sweep(
     `words`: what was asked for, kept in the plan of the study. `config_dir`: see `report`. `ready`: of data
     that have been looked at already.
     """
-
-    def tell(text: str) -> None:
-        display.say(console, text)
-
+    tell = partial(display.say, console)
     _show_refused(console, plan)
-    commit = cache(lambda: commit_of(PACKAGE)[0])
-    declare(plan.runs, words, unix=time.time(), commit=commit)
+    declare(plan.runs, words, unix=time.time(), commit=lambda: commit_of(PACKAGE)[0])
     ready = ready or Preparation(console)
     estimate = run_plan.estimate(plan.runs)
     if estimate is not None:
         display.say(console, estimate[0], "bold")
     each_s = None if estimate is None else estimate[1]
     start_run = _starter(console, ready, show_end=True)
-    results = run_plan.run_all(plan, start_run, tell, commit, each_s, ready.check)
+    results = run_plan.run_all(plan, start_run, tell, each_s, ready.check)
     _show_sweep(console, results)
     code = run_plan.exit_code(results)
     for folder in dict.fromkeys(r.request.path.parent for r in results if r.request.path is not None):
@@ -254,13 +246,13 @@ def _hand_over(
     ready = Preparation(console)
     for run in plan.runs:
         try:
-            directory = _directory_of(run.now(), ready)
+            directory = _directory_of(PlannedRun.of(run.config), ready)
         except (ConfigError, MachineError) as error:
             run.directory.refuse(str(error))
             if words is None:
                 raise
             display.say(console, f"{run.title}: {error}", "red")
-            code = max(code, _code_of(error))
+            code = max(code, run_plan.not_run(error).exit_code)
             continue
         if directory is None:
             status = run.directory.status()["status"]
@@ -289,13 +281,9 @@ def _directory_of(run: PlannedRun, ready: Preparation) -> RunDirectory | None:
     if state == "new" or (state == "queued" and not status["attempts"] and not status.get("job")):
         directory = run.create_directory()
     elif state == "resumable" or state == "queued":
-        directory = run.renew_directory()
+        directory.renew(config.tree)
     ready(directory, config)
     return directory
-
-
-def _code_of(error: ConfigError | MachineError) -> int:
-    return WRONG_REQUEST if isinstance(error, ConfigError) else MACHINE
 
 
 def _starter(console: Console, ready: Preparation, *, show_end: bool = False) -> run_plan.Start:

@@ -241,7 +241,8 @@ def baseline_of(arms: Sequence[StudyArm], results: Results) -> str:
     """
     asked = arms[0].config.study.baseline
     named = asked if asked in [arm.name for arm in arms] else ""
-    plain = [arm.name for arm in arms if _is_plain_ddp(arm.config)]
+    ddp = {arm.name: arm.config.strategy for arm in arms if arm.config.strategy_name == "ddp"}
+    plain = [name for name, d in ddp.items() if d.hook == "none" and d.overlap]
     if not plain or (named and named not in plain):
         return named
     seconds = common_times({name: results[name] for name in plain})
@@ -249,12 +250,6 @@ def baseline_of(arms: Sequence[StudyArm], results: Results) -> str:
         return named or plain[0]
     # The smallest geometric mean, the first of equals.
     return min(seconds, key=lambda name: math.fsum(Times(tuple(seconds[name])).logs))
-
-
-def _is_plain_ddp(config: RunConfig) -> bool:
-    if config.strategy_name != "ddp":
-        return False
-    return config.strategy.hook == "none" and config.strategy.overlap
 
 
 def common_times(results: Results) -> dict[str, list[float]]:
@@ -276,33 +271,27 @@ def common_times(results: Results) -> dict[str, list[float]]:
 
 
 def _write_results(console: Console, tuning: Tuning, results: Results, config_dir: Path | None) -> None:
-    folder = tuning.folder
+    folder, train = tuning.folder, tuning.base.train
     baseline = baseline_of(tuning.searched, results)
-    winners = {
-        arm.name: winner(results[arm.name], lower=arm.config.train.target_metric == "loss")
-        for arm in tuning.searched
-    }
-    settings = {name: dict(won.settings) if won else {} for name, won in winners.items()}
+    records = {arm.name: _record(arm, results[arm.name]) for arm in tuning.searched}
     study_keys = {
         arm.name: {
             "tune_trials": tuning.count,
             "tune_space": described(arm.config),
-            "tune_failed": sum(trial.failed for trial in results[arm.name]),
-            "tune_device_hours": float(f"{_device_s(arm, results) / 3600:.4g}"),
+            "tune_failed": records[arm.name]["failed"],
+            "tune_device_hours": float(f"{records[arm.name]['device_s'] / 3600:.4g}"),
         }
         for arm in tuning.searched
     }
     file = write_study(
         folder,
         tuning.arms,
-        settings,
+        {name: record["settings"] for name, record in records.items()},
         study_keys,
         seeds=tuning.seeds,
         baseline=baseline,
         config_dir=config_dir,
     )
-    arms = {arm.name: _record(arm, results, winners[arm.name]) for arm in tuning.searched}
-    train = tuning.base.train
     record = {
         "of": tuning.base.study.name,
         "trials": tuning.count,
@@ -311,11 +300,11 @@ def _write_results(console: Console, tuning: Tuning, results: Results, config_di
         "target": train.target,
         "metric": train.target_metric,
         "baseline": baseline,
-        "arms": arms,
+        "arms": records,
     }
     write_json(folder / FILE, record)
     for arm in tuning.searched:
-        _show_winner(console, arm, winners[arm.name], arms[arm.name])
+        _show_winner(console, arm, records[arm.name])
     if baseline:
         display.say(console, f"baseline of the tuned rows: {tuned_name(baseline)}")
     display.say(console, f"kept in {folder / FILE} and {file}")
@@ -324,13 +313,9 @@ def _write_results(console: Console, tuning: Tuning, results: Results, config_di
     display.say(console, f"both rows, on scored seeds: {command}", "bold")
 
 
-def _device_s(arm: StudyArm, results: Results) -> float:
-    """Seconds of training times ranks."""
-    return math.fsum(trial.train_s for trial in results[arm.name]) * arm.config.cluster.ranks
-
-
-def _record(arm: StudyArm, results: Results, won: Trial | None) -> dict[str, Any]:
+def _record(arm: StudyArm, trials: Sequence[Trial]) -> dict[str, Any]:
     """What tune.json holds of an arm; fields: docs/records.md."""
+    won = winner(trials, lower=arm.config.train.target_metric == "loss")
     recorded = ("number", "state", "reason", "crossed_s", "metric", "train_s")
     return {
         "space": {key.name: key.words for key in space_of(arm.config) if key is not None},
@@ -340,27 +325,25 @@ def _record(arm: StudyArm, results: Results, won: Trial | None) -> dict[str, Any
                 "settings": dict(trial.settings),
                 "run": trial.request.path.name if trial.request.path else None,
             }
-            for trial in results[arm.name]
+            for trial in trials
         ],
-        "failed": sum(trial.failed for trial in results[arm.name]),
+        "failed": sum(trial.failed for trial in trials),
         "winner": won.number if won else None,
         "settings": dict(won.settings) if won else {},
-        "device_s": _device_s(arm, results),
+        "device_s": math.fsum(trial.train_s for trial in trials) * arm.config.cluster.ranks,
     }
 
 
-def _show_winner(console: Console, arm: StudyArm, won: Trial | None, record: Mapping[str, Any]) -> None:
+def _show_winner(console: Console, arm: StudyArm, record: Mapping[str, Any]) -> None:
     words = "no trial gave a result"
-    if won:
+    if record["winner"] is not None:
+        won = record["trials"][record["winner"]]
+        train, worth = arm.config.train, f"{won['crossed_s'] or 0:.4g} s to the target"
+        if won["crossed_s"] is None:
+            metric = "no number" if won["metric"] is None else f"{won['metric']:.4g}"
+            missed = "" if train.target is None else ", the target not reached"
+            worth = f"{train.target_metric} {metric}{missed}"
         settings = ", ".join(f"{key}={value}" for key, value in record["settings"].items())
-        words = f"trial {won.number} wins{_worth(won, arm.config)}: {settings or 'the default settings'}"
+        words = f"trial {won['number']} wins with {worth}: {settings or 'the default settings'}"
     failures = f" ({record['failed']} of {len(record['trials'])} trials failed)" if record["failed"] else ""
     display.say(console, f"{arm.name}: {words}{failures}")
-
-
-def _worth(won: Trial, config: RunConfig) -> str:
-    if won.crossed_s is not None:
-        return f" with {won.crossed_s:.4g} s to the target"
-    metric = "no number" if won.metric is None else f"{won.metric:.4g}"
-    missed = "" if config.train.target is None else ", the target not reached"
-    return f" with {config.train.target_metric} {metric}{missed}"

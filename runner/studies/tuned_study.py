@@ -5,8 +5,6 @@ scored. The file needs no other words: it holds the choice of each group, every 
 """
 
 import dataclasses
-import json
-import re
 import shlex
 import shutil
 from collections import defaultdict
@@ -18,17 +16,15 @@ from typing import Any
 from ...strategies.errors import ConfigError
 from ..config.compose import Request
 from ..config.groups import RUN_GROUPS as GROUPS
-from ..config.overrides import quote
 from ..config.run_config import RunConfig
 from ..config.typed import TARGET, plain
 from ..records.trees import below, dump_yaml, flatten, nested
 from ..report.claims import convergence_points, paper_claims
+from ..report.reproduce import in_grammar
 
 SUFFIX = "_tuned"
 SEARCHED = ("strategy", "optimizer", "schedule")  # what arms without names may differ in
 NOT_THE_ARM = ("seed", "run", "study", "hydra", "train.eval_phase")
-_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-_NO_TEXT = ("null", "true", "false", "nan", "inf")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,8 +158,7 @@ def write_study(
     first = arms[0].config.study
     same_groups = [group for group in GROUPS[1:] if len({arm.choices[group] for arm in arms}) == 1]
     common_values, arm_words = _split(arms, same_groups)
-    roles = {arm.name: {"study.role": arm.role} if arm.role else {} for arm in arms}
-    rows = {arm.name: arm_words[arm.name] + _words(roles[arm.name]) for arm in arms}
+    rows = {arm.name: arm_words[arm.name] + [f"study.role={arm.role}"] * bool(arm.role) for arm in arms}
     keys = list(study_keys.values())
     common_keys = {key: v for key, v in keys[0].items() if all(of_arm[key] == v for of_arm in keys)}
     for arm in arms:
@@ -259,17 +254,7 @@ def _split(
 
 
 def _words(values: Mapping[str, Any]) -> list[str]:
-    return [f"{key}={_in_grammar(value)}" for key, value in values.items()]
-
-
-def _in_grammar(value: Any) -> str:
-    if isinstance(value, str):
-        return value if _PLAIN.fullmatch(value) and value.lower() not in _NO_TEXT else quote(value)
-    if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}:{_in_grammar(entry)}" for key, entry in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ",".join(_in_grammar(entry) for entry in value) + "]"
-    return repr(value) if isinstance(value, float) else json.dumps(value)
+    return [f"{key}={in_grammar(value)}" for key, value in values.items()]
 
 
 def _copy(config_dir: Path, folder: Path) -> None:

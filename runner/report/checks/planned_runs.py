@@ -5,6 +5,7 @@ exploratory: if runs are chosen after the results are known, the choice decides 
 docs/method.md, "Plan and records".
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -45,22 +46,14 @@ def _differences(study: Speedups, folder: Path, stages: list[Stage]) -> Iterator
         for name in stage.runs:
             stage_of.setdefault(name, number)
     planned = {run.run_id: stages[stage_of[run.run_id]] for run in runs if run.run_id in stage_of}
-    kinds = {
-        "without a result": _missing(study, folder, stage_of),
-        "not in the plan": [run.run_id for run in runs if run.run_id not in planned],
-        "planned after the start": [
-            run.run_id
-            for run in runs
-            if run.run_id in planned
-            and run.started_unix is not None
-            and run.started_unix < planned[run.run_id].unix - CLOCKS_S
-        ],
-    }
-    for kind, names in kinds.items():
-        if names:
-            total = len(stage_of) if kind == "without a result" else len(runs)
-            of_what = "planned runs" if kind == "without a result" else "runs"
-            yield f"{len(names)} of {total} {of_what} {kind}", names
+    if gone := _missing(study, folder, stage_of):
+        yield f"{len(gone)} of {len(stage_of)} planned runs without a result", gone
+    if added := [run.run_id for run in runs if run.run_id not in planned]:
+        yield f"{len(added)} of {len(runs)} runs not in the plan", added
+    begun = {run.run_id: run.started_unix for run in runs if run.started_unix is not None}
+    late = [name for name, stage in planned.items() if begun.get(name, math.inf) < stage.unix - CLOCKS_S]
+    if late:
+        yield f"{len(late)} of {len(runs)} runs planned after the start", late
     yield from _changed(runs, planned)
     for arm in study.comparison.arms:
         if added := _added_after_a_look(arm, runs, stages, stage_of):
@@ -120,9 +113,9 @@ def _added_after_a_look(
 ) -> list[str]:
     """Runs of later stages with further seeds of an arm, planned when runs of earlier stages had ended."""
     ended = [
-        (stage_of[run.run_id], end)
+        (stage_of[run.run_id], run.ended_unix)
         for run in runs
-        if run.run_id in stage_of and (end := max(run.stamps("ended_unix"), default=None)) is not None
+        if run.run_id in stage_of and run.ended_unix is not None
     ]
     first = min((stage_of[run.run_id] for run in arm.runs if run.run_id in stage_of), default=0)
     seeds = {run.block for run in arm.runs if stage_of.get(run.run_id) == first}

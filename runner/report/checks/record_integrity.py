@@ -4,7 +4,7 @@ from ..claims.recorded import paced
 from ..claims.speedups import ArmSpeedup, Speedups, ratios
 from ..data.examination import ROUNDING
 from ..data.load import value_at
-from .check import Check
+from .check import Check, Level
 
 NAME = "records intact"
 MEASURED = 0.1  # by which compute times of equal work may differ between runs on real machines
@@ -27,22 +27,18 @@ def check(study: Speedups) -> Check:
             forbids.setdefault(line.arm.label, "faster than possible")
             details.append(words)
     details += [run.found_again for run in study.comparison.runs if run.copies]
-    damaged = sum(bool(run.damage) for run in study.comparison.runs)
-    if forbids:
-        bad = sum(bool(run.distrusted) for run in study.comparison.runs)
-        sentence = f"{bad} of {len(study.comparison.runs)} runs have records that contradict each other"
-        if not bad:
-            sentence = f"faster than any arm can be: {', '.join(forbids)}"
-        return Check(name=NAME, level="red", sentence=sentence, details=tuple(details), forbids=forbids)
-    if damaged:
-        sentence = f"{damaged} of {len(study.comparison.runs)} runs have damaged records"
-        return Check(name=NAME, level="amber", sentence=sentence, details=tuple(details))
-    return Check(
-        name=NAME,
-        level="green",
-        sentence="the records of every run agree with each other",
-        details=tuple(details),
-    )
+    runs = study.comparison.runs
+    bad = sum(bool(run.distrusted) for run in runs)
+    damaged = sum(bool(run.damage) for run in runs)
+    level: Level = "red" if forbids else "amber" if damaged else "green"
+    sentence = "the records of every run agree with each other"
+    if bad:
+        sentence = f"{bad} of {len(runs)} runs have records that contradict each other"
+    elif forbids:
+        sentence = f"faster than any arm can be: {', '.join(forbids)}"
+    elif damaged:
+        sentence = f"{damaged} of {len(runs)} runs have damaged records"
+    return Check(name=NAME, level=level, sentence=sentence, details=tuple(details), forbids=forbids)
 
 
 def _impossible(study: Speedups, line: ArmSpeedup) -> str:

@@ -3,15 +3,14 @@
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from ...records.trees import flatten
-from ..plots.arm_style import COLOURS
 from ..statistics.welch import Times
-from .load import Run
+from .load import Run, value_at
 from .metric import ACCURACY, METRICS, Metric
 from .run_files import text
 
@@ -94,8 +93,7 @@ class Comparison:
     @property
     def world_in_words(self) -> str:
         """Where the numbers come from: real, emulated or virtual time."""
-        launchers = [run.config.get("launcher") or {} for run in self.runs]
-        if all(launcher.get("timing_only") for launcher in launchers):
+        if all(value_at(run.config, "launcher", "timing_only") for run in self.runs):
             return "simulated: no training, the time of a modelled cluster alone"
         return WORLDS.get(self.world, self.world)
 
@@ -129,13 +127,8 @@ def walk(comparisons: Iterable[Comparison]) -> list[tuple[Comparison, Arm, Run]]
 
 def who(comparison: Comparison, arm: Arm, run: Run) -> dict[str, Any]:
     """The columns that every row about a run begins with."""
-    return {
-        **comparison.place,
-        "assumption": comparison.assumption,
-        "arm": arm.label,
-        "run_id": run.run_id,
-        "seed": run.seed,
-    }
+    row = {"assumption": comparison.assumption, "arm": arm.label, "run_id": run.run_id, "seed": run.seed}
+    return {**comparison.place, **row}
 
 
 def shown(comparison: Comparison) -> Comparison:
@@ -154,11 +147,8 @@ def settings(run: Run) -> dict[str, Any]:
 
 
 def compare(runs: Iterable[Run]) -> list[Comparison]:
-    """Group `runs`; the order of everything is fixed by names and seeds alone.
-
-    Runs that can only repeat the baseline's (`Run.is_copy`) are left out.
-    """
-    groups: dict[tuple[str, ...], list[Run]] = defaultdict(list)
+    """Group `runs`, copies of the baseline's left out; the order is fixed by names and seeds alone."""
+    groups: dict[tuple[str, str, str, str, str, str, str, str], list[Run]] = defaultdict(list)
     for run in runs:
         if run.is_copy:
             continue
@@ -167,7 +157,8 @@ def compare(runs: Iterable[Run]) -> list[Comparison]:
         groups[*workload, run.size, run.assumption, kind, run.judged_by.key].append(run)
     places = sorted(groups, key=lambda place: [natural(name) for name in place])
     arms = [_arms(groups[place]) for place in places]
-    looks = _looks([list(labelled) for labelled in arms])
+    labels = dict.fromkeys(label for labelled in arms for label in labelled)
+    looks = {label: index for index, label in enumerate(labels)}
     return [
         Comparison(
             study=study,
@@ -179,8 +170,9 @@ def compare(runs: Iterable[Run]) -> list[Comparison]:
             arms=[Arm(label=label, index=looks[label], runs=members) for label, members in labelled.items()],
             tuned=bool(tuned),
         )
-        for place, labelled in zip(places, arms, strict=True)
-        for study, model, dataset, world, size, assumption, tuned, _ in [place]
+        for (study, model, dataset, world, size, assumption, tuned, _), labelled in zip(
+            places, arms, strict=True
+        )
     ]
 
 
@@ -195,7 +187,10 @@ def _arms(runs: Sequence[Run]) -> dict[str, list[Run]]:
     groups = [sorted(members[key], key=_order_in_arm) for key in ordered]
     firsts = [group[0] for group in groups]
     labels = [_label(run, firsts, named=named) for run in firsts]
-    return dict(zip(_unlike(labels), groups, strict=True))
+    # Numbered where two are alike.
+    earlier = [labels[:place].count(label) for place, label in enumerate(labels)]
+    unlike = [f"{label} ({n + 1})" if n else label for label, n in zip(labels, earlier, strict=True)]
+    return dict(zip(unlike, groups, strict=True))
 
 
 def _label(run: Run, firsts: Sequence[Run], *, named: bool) -> str:
@@ -208,22 +203,6 @@ def _label(run: Run, firsts: Sequence[Run], *, named: bool) -> str:
     return ", ".join([f"{start} [{name}]" if name else start, *apart])
 
 
-def _looks(labels: Sequence[Sequence[str]]) -> dict[str, int]:
-    """An index for each label, the same wherever it stands; `labels` by comparison.
-
-    Arms of one comparison get different colours as far as there are enough of them.
-    """
-    looks: dict[str, int] = {}
-    for together in labels:
-        for label in together:
-            if label in looks:
-                continue
-            beside = {looks[other] % len(COLOURS) for other in together if other in looks}
-            free = [i for i in range(len(COLOURS) * (len(looks) + 1)) if i not in looks.values()]
-            looks[label] = next((i for i in free if i % len(COLOURS) not in beside), free[0])
-    return looks
-
-
 def natural(text: str) -> list[str | int]:
     """Sorts 4 before 16, not after it."""
     return [int(piece) if index % 2 else piece for index, piece in enumerate(re.split("([0-9]+)", text))]
@@ -231,17 +210,11 @@ def natural(text: str) -> list[str | int]:
 
 def _order_in_arm(run: Run) -> tuple[Any, ...]:
     seed = run.seed if isinstance(run.seed, int) else -1
-    return (seed, str(run.seed), str((run.config.get("run") or {}).get("repeat")), run.run_id, run.place)
+    return (seed, str(run.seed), str(value_at(run.config, "run", "repeat")), run.run_id, run.place)
 
 
 def _name(run: Run) -> str:
-    return str((run.config.get("run") or {}).get("arm") or "")
-
-
-def _unlike(labels: Sequence[str]) -> list[str]:
-    """`labels`, numbered where two are alike."""
-    earlier = [labels[:place].count(label) for place, label in enumerate(labels)]
-    return [f"{label} ({n + 1})" if n else label for label, n in zip(labels, earlier, strict=True)]
+    return str(value_at(run.config, "run", "arm") or "")
 
 
 def _apart(run: Run, others: Sequence[Run]) -> dict[str, Any]:
@@ -270,10 +243,3 @@ def common_settings(runs: Sequence[Run]) -> dict[str, str]:
         for key, value in sorted(flats[0].items())
         if all(key in flat and flat[key] == value for flat in flats)
     }
-
-
-def own_settings(run: Run, common: Mapping[str, str]) -> dict[str, str]:
-    """What `run` has beyond `common`, seed and arm included."""
-    settings_of_run = {key: text(value) for key, value in sorted(settings(run).items()) if key not in common}
-    arm = _name(run)
-    return {"seed": text(run.seed)} | ({"run.arm": arm} if arm else {}) | settings_of_run

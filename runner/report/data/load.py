@@ -25,6 +25,16 @@ COUNTED = ("finished", "diverged", "timed_out")
 PARTS = ("compute", "exposed", "waiting", "data", "step_other")  # of training time
 
 
+@dataclass(frozen=True)
+class StudyKey:
+    """An attribute of `Run` that reads `study.<key>`; "" where the study gives none."""
+
+    key: str
+
+    def __get__(self, run: "Run", owner: type) -> str:
+        return str(value_at(run.config, "study", self.key) or "")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """One run directory. `place` is its path below the reported folder; units: docs/records.md.
@@ -38,17 +48,23 @@ class Run:
 
     place: str
     config: dict[str, Any]
-    environment: dict[str, Any]
     status: dict[str, Any]
-    evaluations: list[Row]
     summary: Row
     rank_rows: list[tuple[int, TrainIntervalRow]]
-    replaced_rows: int
-    damage: list[str]
+    environment: dict[str, Any] = field(default_factory=dict)
+    evaluations: list[Row] = field(default_factory=list)
+    replaced_rows: int = 0
+    damage: list[str] = field(default_factory=list)
     start: StartRow = field(default_factory=lambda: StartRow.read({}))
     copies: tuple[str, ...] = ()
     folder: Path = Path()
     distrusted: tuple[str, ...] = ()
+
+    arm_name = StudyKey("arm")  # the study's name for what is compared
+    size = StudyKey("size")  # "" if the study has one size only
+    assumption = StudyKey("assumption")  # the one departure from what the study assumes otherwise
+    role = StudyKey("role")  # "same_seeds" or "fresh_seeds" of a second baseline, "placebo", or ""
+    tuned = StudyKey("tuned")  # the arm whose tuned settings it has; "" for the study's own settings
 
     @property
     def run_id(self) -> str:
@@ -67,15 +83,14 @@ class Run:
 
     def name(self, group: str) -> str:
         """The short name of what config group `group` holds ("strategy" -> "daso")."""
-        settings = self.config.get(group)
-        named = settings.get("name") if isinstance(settings, Mapping) else None
+        named = value_at(self.config, group, "name")
         if isinstance(named, str) and named:
             return named
         # Run ids are <strategy>-<model>-<dataset>-s<seed>-<hash>, their names free of hyphens.
         names = self.run_id.split("-")
         if len(names) == 5 and group in ("strategy", "model", "dataset"):
             return names[("strategy", "model", "dataset").index(group)]
-        return _target_name(settings)
+        return _target_name(str(value_at(self.config, group, "_target_") or "unknown"))
 
     @property
     def strategy(self) -> str:
@@ -106,44 +121,19 @@ class Run:
         return bool(self.network and self.timing_reasons)
 
     @property
-    def arm_name(self) -> str:
-        """`study.arm`: the study's name for what is compared; "" if it gave none."""
-        return str(value_at(self.config, "study", "arm") or "")
-
-    @property
-    def size(self) -> str:
-        """`study.size`: "" if the study has one size only."""
-        return str(value_at(self.config, "study", "size") or "")
-
-    @property
-    def assumption(self) -> str:
-        """`study.assumption`: the one departure from what the study assumes otherwise; "" for none."""
-        return str(value_at(self.config, "study", "assumption") or "")
-
-    @property
-    def role(self) -> str:
-        """`study.role`: "same_seeds" or "fresh_seeds" of a second baseline, "placebo", or ""."""
-        return str(value_at(self.config, "study", "role") or "")
-
-    @property
     def jitters(self) -> bool:
         """Whether steps of virtual time scatter."""
         device = value_at(self.config, "cluster", "device") or {}
         return value_at(device, "jitter") not in (None, "none") and value_at(device, "jitter_cv") != 0
 
     @property
+    def seed(self) -> Any:
+        return self.config.get("seed")
+
+    @property
     def is_copy(self) -> bool:
         """Whether it repeats a run of the baseline to the nanosecond: same seeds or placebo, virtual time."""
         return self.world == "simulated" and self.role in COPIES and not self.jitters
-
-    @property
-    def tuned(self) -> str:
-        """`study.tuned`: the arm whose tuned settings this run has; "" for the study's own settings."""
-        return str(value_at(self.config, "study", "tuned") or "")
-
-    @property
-    def seed(self) -> Any:
-        return self.config.get("seed")
 
     @property
     def block(self) -> Any:
@@ -247,11 +237,8 @@ class Run:
 
     @property
     def parts_s(self) -> dict[str, float]:
-        return {
-            str(name): value
-            for name, item in (self.summary.get("parts_s") or {}).items()
-            if (value := number(item)) is not None
-        }
+        parts: dict[str, Any] = self.summary.get("parts_s") or {}
+        return {name: value for name, item in parts.items() if (value := number(item)) is not None}
 
     @property
     def spent_s(self) -> float | None:
@@ -268,10 +255,15 @@ class Run:
         return min(self.stamps("started_unix"), default=None)
 
     @property
+    def ended_unix(self) -> float | None:
+        """The end of the last attempt, s since 1970."""
+        return max(self.stamps("ended_unix"), default=None)
+
+    @property
     def calendar_s(self) -> float | None:
         """From the first start to the last end, waiting between attempts included."""
-        ends = self.stamps("ended_unix")
-        return max(ends) - self.started_unix if self.started_unix is not None and ends else None
+        start, end = self.started_unix, self.ended_unix
+        return None if start is None or end is None else end - start
 
     def stamps(self, name: str) -> list[float]:
         """The times of all attempts under `name`, s since 1970."""
@@ -300,9 +292,8 @@ def value_at(tree: Mapping[str, Any], *names: str) -> Any:
     return value
 
 
-def _target_name(settings: Any) -> str:
+def _target_name(target: str) -> str:
     """The `name` of the class that a `_target_` names, else its file, or the class where that has several."""
-    target = str(settings.get("_target_") or "unknown") if isinstance(settings, Mapping) else "unknown"
     if (stated := name_of(target)) is not None:
         return stated
     path = target.split(".")

@@ -10,7 +10,7 @@ from daso_bench.runner.cli.main import main
 from daso_bench.runner.config.load import requests
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.records.json_lines import read_json, write_json
-from daso_bench.runner.records.plan_file import declared
+from daso_bench.runner.records.plan_file import stages_of
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.studies.plan import PlannedRun, plan_of
 from daso_bench.runner.studies.run_plan import estimate, slurm_limit
@@ -74,9 +74,10 @@ def test_a_sweep_starts_at_once_and_tells_what_is_left(
         main(words)
     shown = capsys.readouterr().out
     folder = tmp_path / "results" / "runs"
-    for run, unix in declared(folder).items():
-        assert unix < read_json(folder / run / "status.json")["attempts"][0]["started_unix"]
-    assert len(declared(folder)) == 2
+    (stage,) = stages_of(folder)
+    for run in stage.runs:
+        assert stage.unix < read_json(folder / run / "status.json")["attempts"][0]["started_unix"]
+    assert len(stage.runs) == 2
     assert "to do: about" not in shown
     assert re.search(r"\[2/2\] ddp-small_cnn-digits-s1-\w+  \([\d.]+ s left\)", shown)
     with pytest.raises(SystemExit):

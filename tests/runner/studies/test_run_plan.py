@@ -14,7 +14,6 @@ from daso_bench.runner.config.launchers import LocalConfig, SimulatedConfig, Slu
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.launch import local
 from daso_bench.runner.launch.launcher import launcher_of
-from daso_bench.runner.records.json_lines import write_json
 from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 from daso_bench.runner.records.seed_ranges import SEEDS
 from daso_bench.runner.studies import run_plan
@@ -49,8 +48,8 @@ class World:
         directory.end_attempt(ending.status, ending.reason)
         return ending
 
-    def run(self, wanted: Sequence[Request], commit: str | None = None) -> list[run_plan.Result]:
-        return run_all(in_order(wanted), self.start, self.said.append, lambda: commit)
+    def run(self, wanted: Sequence[Request]) -> list[run_plan.Result]:
+        return run_all(in_order(wanted), self.start, self.said.append)
 
 
 @pytest.fixture
@@ -102,17 +101,6 @@ def test_repeating_a_sweep_runs_only_what_is_missing_or_failed(world: World) -> 
     assert exit_code(results) == 0
     assert any("skipped: finished already" in line for line in world.said)
     assert any("goes on after an attempt that did not finish" in line for line in world.said)
-
-
-def test_a_skip_across_commits_says_so(world: World) -> None:
-    wanted = world.requests("A")
-    world.run(wanted)
-    assert wanted[0].path is not None
-    write_json(wanted[0].path / "environment.json", {"commit": "a" * 40})
-    world.run(wanted, commit="b" * 40)
-    assert "by commit aaaaaaaa and not the present bbbbbbbb" in world.said[-1]
-    world.run(wanted, commit="a" * 40)
-    assert "by commit" not in world.said[-1]
 
 
 def test_failures_stop_nobody_and_all_are_listed(world: World) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from sharing import Make, agree
+from sharing import Make
 
 from daso_bench.runner.report.checks import record_integrity
 from daso_bench.runner.report.claims.speedups import Speedups
@@ -106,16 +106,3 @@ def test_a_copied_run_directory_is_told_in_one_line(make_run: Make, tmp_path: Pa
     (line,) = record_integrity.check(speedups).details
     assert line == f"{path.name} was found twice and counts once: quick/{path.name}, quick/a_copy"
     assert all(not check.forbids for check in speedups.checks if check.name in ("fair", "records intact"))
-
-
-def test_runs_of_changed_settings_agree_with_their_new_id(make_run: Make, tmp_path: Path) -> None:
-    """The helper of these tests makes what the product makes."""
-    path = make_run(tmp_path)
-    config = yaml.safe_load((path / "config.yaml").read_text())
-    config["optimizer"]["lr"] = 0.3
-    (path / "config.yaml").write_text(yaml.safe_dump(config))
-    (run,) = results_of(tmp_path, "test", None).runs
-    assert run.distrusted
-    agree(path)
-    (run,) = results_of(tmp_path, "test", None).runs
-    assert not run.distrusted

@@ -63,16 +63,6 @@ def test_its_tables_have_columns_of_miou_with_the_numbers(of_miou: Path) -> None
         assert not [name for name in first if "accuracy" in name.replace("pixel_accuracy", "")]
 
 
-def test_a_target_of_top5_is_shown_by_top5(make_run: Make, tmp_path: Path) -> None:
-    study(make_run, tmp_path / "runs", "top5")
-    page = report(tmp_path / "runs", tmp_path / "out").read_text()
-    assert "<dd>top-5 accuracy 0.75</dd>" in page
-    assert "Top-5 accuracy against samples" in page
-    assert [row["final_top5"] for row in table(tmp_path / "out" / "runs.csv")] == ["0.78"] * 3 + ["0.7"] * 3
-    row = table(tmp_path / "out" / "evaluations.csv")[0]
-    assert (row["top5"], row["accuracy"]) == ("0.6", "0.3")
-
-
 def test_two_metrics_share_no_figure_and_no_column(make_run: Make, tmp_path: Path) -> None:
     for metric in ("accuracy", "miou"):
         make_run(tmp_path / "runs", metric=metric, study="one", target=None)
