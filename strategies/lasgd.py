@@ -43,6 +43,9 @@ from .progress import Progress
 from .replica import Replica
 from .topology import WORLD
 
+DETAILED = 16
+"""Rounds of an epoch that are recorded one by one; later ones only count in the epoch's figures."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class LASGDConfig:
@@ -96,10 +99,17 @@ class Flight:
     launched_ns: int
     works: list[Work]
     steps: int = 0  # k_s, local steps since the snapshot
+    took: int | None = None  # nanoseconds of the transfer, where it was completed before a resume
 
     def arrived(self) -> bool:
         """Whether the sums are complete, as this rank sees it."""
         return all(work.is_completed() for work in self.works)
+
+    def transfer_ns(self) -> int | None:
+        """Nanoseconds from the launch until the last sum was complete; None if this rank cannot know."""
+        took = [work.transfer_ns() for work in self.works]
+        known = [ns for ns in took if ns is not None]
+        return max(known) if known and len(known) == len(took) else self.took
 
 
 class LASGD(AsynchronousStrategy):
@@ -147,6 +157,8 @@ class LASGD(AsynchronousStrategy):
         self.due = False  # the next step begins with a launch
         self.met = self.agreed = self.stop_requested = False
         self.equal = True  # all models are the same now
+        self.origin_ns = comm.now()
+        self.begun = False  # whether training has begun; earlier time is in no interval
         self.run, self.final = Rounds(), {}
         self._clear_epoch()
 
@@ -160,6 +172,10 @@ class LASGD(AsynchronousStrategy):
     # ---------------------------------------------------------------- the loop's calls
 
     def before_batch(self, progress: Progress) -> None:
+        if not self.begun:
+            self.begun, self.origin_ns = True, self.comm.now()
+            if self.flight is not None:  # from a checkpoint
+                self.flight.launched_ns = self.origin_ns
         # A stop request does not wait for the period.
         if (self.due or self.stop_requested) and self.flight is None:
             self._launch()
@@ -268,11 +284,12 @@ class LASGD(AsynchronousStrategy):
 
     def _apply(self) -> None:
         """A: the sums are there, or are waited for."""
-        flight = self.flight
+        flight, m = self.flight, self.replica.numel
         assert flight is not None
         self._wait(flight)
         mean = self.mean = flight.sent.div_(self.workers)
         model = self._table().pack(self.work)
+        before = torch.dist(model[:m], mean[:m]) if len(self.details) < DETAILED else None
         self._correct(model, mean, flight.steps)
         self._unpack(model)
         self.applied += 1
@@ -280,9 +297,7 @@ class LASGD(AsynchronousStrategy):
         # This rank's count of global samples at the snapshot.
         known = self.total + flight.samples - self.counted
         self._read_control(flight.samples)
-        seconds, lag = (self.comm.now() - flight.launched_ns) / 1e9, self.total - known
-        for rounds in (self.run, self.epoch):
-            rounds.add(staleness_steps=flight.steps, staleness_s=seconds, lag_samples=lag)
+        self._note(flight, self.total - known, before, model[:m], mean[:m])
 
     def _correct(self, model: Tensor, mean: Tensor, steps: int) -> None:
         """Apply the rule to `model`, in place."""
@@ -363,27 +378,33 @@ class LASGD(AsynchronousStrategy):
         self.wait_pending()
         flown, flight = None, self.flight
         if flight is not None:
-            flown = [flight.sent, self.copy, self.control, [flight.samples, flight.steps]]
+            counts = [flight.samples, flight.steps, flight.transfer_ns()]
+            flown = [flight.sent, self.copy, self.control, counts]
         return {
             **super().state_dict(),
             "flight": flown,
             "run": asdict(self.run),
             "epoch": asdict(self.epoch),
+            "details": [_read(row) for row in self.details],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self._table()
+        self.origin_ns = self.comm.now()
         if state["flight"] is not None:
-            sent, copy, control, (samples, steps) = state["flight"]
+            sent, copy, control, (samples, steps, took) = state["flight"]
             self.copy.copy_(copy)
             self.control.copy_(control)
-            self.flight = Flight(self._buffer().copy_(sent), samples, self.comm.now(), [], steps)
+            self.flight = Flight(self._buffer().copy_(sent), samples, self.origin_ns, [], steps, took)
         self.run, self.epoch = Rounds(**state["run"]), Rounds(**state["epoch"])
+        self.details = list(state["details"])
 
     def record(self, progress: Progress) -> dict[str, Any]:
-        """Figures of the epoch's rounds.
+        """Figures of the epoch; `detail` lists its first rounds.
 
+        `stamps_s`: launch, completion and application, in seconds since this attempt's first step. `spread`:
+        ‖θ_i - mean‖ / ‖mean‖ just before and just after the application.
         `lag_samples`: how much this rank's count of global samples was too low when a round corrected it.
         """
         row = {
@@ -393,6 +414,7 @@ class LASGD(AsynchronousStrategy):
             "samples": self.rank_samples - self.before[2],
             "steps_of_all": self.total_steps,
             "copies": self.copies - self.before[3],
+            "detail": [_read(row) for row in self.details],
         }
         self._clear_epoch()
         return row
@@ -412,6 +434,36 @@ class LASGD(AsynchronousStrategy):
             return ["one rank: nothing to average"]
         return [] if self.applied else ["no round was applied"]
 
+    def _note(self, flight: Flight, lag: int, before: Tensor | None, model: Tensor, mean: Tensor) -> None:
+        """Record the round just applied, without reading from a device."""
+        now = self.comm.now()
+        seconds = (now - flight.launched_ns) / 1e9
+        for rounds in (self.run, self.epoch):
+            rounds.add(staleness_steps=flight.steps, staleness_s=seconds, lag_samples=lag)
+        if before is not None:
+            took = flight.transfer_ns()
+            completed = None if took is None else flight.launched_ns + took
+            stamps = (flight.launched_ns, completed, now)
+            self.details.append(
+                {
+                    "round": self.applied,
+                    "stamps_s": [None if at is None else (at - self.origin_ns) / 1e9 for at in stamps],
+                    "staleness_steps": flight.steps,
+                    "samples": self.total,
+                    "lag_samples": lag,
+                    "spread": torch.stack([before, torch.dist(model, mean), torch.linalg.vector_norm(mean)]),
+                }
+            )
+
     def _clear_epoch(self) -> None:
         self.epoch = Rounds()
+        self.details: list[dict[str, Any]] = []
         self.before = [self.launched, self.steps, self.rank_samples, self.copies]
+
+
+def _read(row: dict[str, Any]) -> dict[str, Any]:
+    """A round's row with its spreads, before and after, read from the device."""
+    if isinstance(row["spread"], list):
+        return row
+    *distances, norm = row["spread"].tolist()
+    return {**row, "spread": [distance / norm if norm else 0.0 for distance in distances]}

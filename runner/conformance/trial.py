@@ -93,6 +93,16 @@ def rate(step: int) -> float:
     return 0.02 * min(1.0, (step + 1) / 4) * 0.97**step
 
 
+def improving(epoch: int) -> float:
+    """An epoch loss that halves: without a plateau."""
+    return 0.5**epoch
+
+
+def stalled(epoch: int) -> float:
+    """An epoch loss that never improves."""
+    return 1.0
+
+
 def trial_scenario(
     candidate: Candidate, ranks: RanksOfNodes, *, precision: torch.dtype = torch.float32, **changes: Any
 ) -> Scenario:
@@ -107,7 +117,7 @@ def trial_scenario(
         "steps_per_epoch": STEPS_PER_EPOCH,
         "epochs": EPOCHS,
         "rate": rate,
-        "losses": lambda epoch: 0.5**epoch,  # without a plateau
+        "losses": improving,
     }
     return Scenario(**{**fields, **changes})
 
@@ -116,7 +126,7 @@ def demanding(candidate: Candidate, ranks: RanksOfNodes, **changes: Any) -> Scen
     """The trial run with clipped gradients, and with a plateau for strategies that read the epoch's loss."""
     kind, fields = candidate.strategy_class, dict[str, Any](clip_norm=CLIP_NORM)
     if kind.reads_epoch_loss and not issubclass(kind, AsynchronousStrategy):
-        fields |= {"epochs": EPOCHS_TO_A_PLATEAU, "losses": lambda epoch: 1.0}
+        fields |= {"epochs": EPOCHS_TO_A_PLATEAU, "losses": stalled}
     return trial_scenario(candidate, ranks, **{**fields, **changes})
 
 

@@ -69,9 +69,11 @@ def test_rounds_with_one_rank_at_half_speed():
         assert history.labels == []
     # A round's sum, and what this rank did since its snapshot: 4 + 3 - 1 after 3 s, 11 + 5 - 3 after 5 s.
     assert list(histories[0].known.values())[:7] == [0, 1, 2, 6, 7, 13, 14]
-    # Rounds are applied after 3, 5, ... s; the first has 4 samples, of which this rank knew of its own.
-    assert [step for step, met in histories[0].met.items() if met][:2] == [3, 5]
-    assert [histories[0].samples[step] for step in (3, 5)] == [4, 11]
+    first, second = histories[0].records[0]["detail"][:2]
+    assert (first["stamps_s"], second["stamps_s"]) == ([1, 3, 3], [3, 5, 5])
+    # 4 samples in the snapshots of round 1, this rank knew of its own; then of 4 and two more of its own.
+    assert [row["samples"] for row in (first, second)] == [4, 11]
+    assert [row["lag_samples"] for row in (first, second)] == [3, 5]
     assert histories[0].strategy.control.dtype == torch.int64, "float32 would lose samples beyond 2**24"
 
 
@@ -82,8 +84,8 @@ def test_rounds_with_one_rank_at_a_quarter_of_the_speed():
     )
     for histories, fastest, period_s in ((often, 6, 4), (seldom, 32, 32)):
         assert histories[0].summary["staleness_steps"]["max"] <= fastest
-        applied = [histories[7].clock_ns[step] for step, met in histories[7].met.items() if met]
-        assert {after - before for before, after in pairwise(applied)} == {period_s * SECOND}
+        launches = [row["stamps_s"][0] for row in histories[7].records[0]["detail"]]
+        assert {after - before for before, after in pairwise(launches)} == {period_s}
 
 
 @pytest.mark.parametrize("round_s", [0.1, 1, 10])
