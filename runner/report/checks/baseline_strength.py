@@ -1,5 +1,7 @@
 """Check "baseline strong": whether the baseline reached its target in no more samples than is known."""
 
+from .. import words
+from ..claims.arm_speedup import fewer
 from ..claims.speedups import Speedups
 from .check import Check
 
@@ -22,8 +24,9 @@ def check(study: Speedups) -> Check:
             return Check(name=NAME, level="red", sentence=sentence, forbids={baseline.label: reason})
     if guard is None or not guard.known:
         return Check(name=NAME, level="amber", sentence="nothing is stored for this workload")
-    short = len(baseline.counted) - len(baseline.reached)
-    if short:
-        sentence = f"{short} of {len(baseline.counted)} runs of {baseline.label} missed the target"
-        return Check(name=NAME, level="amber", sentence=sentence, details=(guard.sentence,))
-    return Check(name=NAME, level="green", sentence=guard.sentence)
+    stored = [f"{len(each.samples)} stored runs of {each.name} ({each.date})" for each in guard.known]
+    compared = f"samples to target were compared with {words.listed(stored)}"
+    wrong = [*fewer([baseline], lambda arm: arm.reached, "missed the target"), *guard.flagged.values()]
+    if wrong:
+        return Check(name=NAME, level="amber", sentence="; ".join(wrong), details=(compared,))
+    return Check(name=NAME, level="green", sentence=compared)

@@ -59,27 +59,6 @@ def schedule_words(share: float) -> str:
     return f"its schedule waits for a global sum in {100 * share:.0f} % of the steps"
 
 
-def in_words(bound: Bound) -> str:
-    """The bound in words, or why it is not known; "" for equal devices whose times are not recorded."""
-    if bound.of == COMMUNICATION:
-        if bound.value is None:
-            return ""
-        return (
-            f"Without any communication the baseline would be {bound.value:.3f} times as fast: no saving "
-            "of communication can exceed that."
-        )
-    if bound.value is None:
-        return (
-            "Devices differ, and not all ranks of the baseline recorded their times: how much faster "
-            "its work could be done is unknown."
-        )
-    return (
-        "Devices differ: with all at work all the time, each at its own speed, and no communication, the "
-        f"baseline's work would be done {bound.value:.3f} times as fast. No other division of the same "
-        "work can exceed that."
-    )
-
-
 def differ(run: Run) -> bool:
     """Whether the ranks have unequal devices: as configured, by their model, or by measured steps."""
     models = {str(row["device_model"]) for row in ranks_of(run) if row.get("device_model") is not None}

@@ -16,11 +16,7 @@ from test_speedups import BASE, Make, comparisons_of, runs_of, study
 
 from daso_bench.runner.config import groups
 from daso_bench.runner.report.checks.baseline_strength import check
-from daso_bench.runner.report.claims.claim_tables import (
-    sentences,
-    speedup_remarks,
-    speedup_rows,
-)
+from daso_bench.runner.report.claims.claim_tables import speedup_rows
 from daso_bench.runner.report.claims.convergence_points import (
     Reference,
     load,
@@ -175,7 +171,7 @@ def test_a_baseline_like_the_stored_one_is_not_weak_and_it_is_said(make_run: Mak
     study(make_run, tmp_path, fresh=1.0)
     found = held(tmp_path, stored(tmp_path))
     assert found.forbidden == ()
-    assert "Samples to target were compared with 11 stored runs of mine (2026-01-01)." in sentences(found)
+    assert check(found).sentence == "samples to target were compared with 11 stored runs of mine (2026-01-01)"
     assert speedup_rows([found])[0]["reference"] == "mine"
 
 
@@ -186,11 +182,13 @@ def test_an_arm_that_needs_fewer_samples_gets_no_verdict_and_the_others_do(make_
     found = held(tmp_path, stored(tmp_path))
     assert found.forbidden == ()
     assert list(there(found.guard).flagged) == ["sgp"]
-    by_arm = {line.arm.label: speedup_remarks(found, line) for line in found.shown}
-    (flag,) = [note for note in by_arm["sgp"] if "fewer samples than it should, flagged until" in note]
-    assert flag.endswith(" after correction for 3 arms)")
-    assert "(p = " in flag
-    assert not any("fewer samples" in note for note in by_arm["daso"])
+    strip = check(found)
+    assert strip.level == "amber"
+    assert strip.sentence.startswith(
+        "sgp needs fewer samples than it should, flagged until explained: sgp needs"
+    )
+    assert strip.sentence.endswith(" after correction for 3 arms)")
+    assert "(p = " in strip.sentence
     assert judged(found).verdict.word != "no verdict"
     assert judged(found, arm="sgp").verdict.word == "no verdict"
 
@@ -228,7 +226,8 @@ def test_a_baseline_that_is_too_good_gives_no_verdict_against_it(make_run: Make,
     study(make_run, tmp_path, fresh=1.0, exposed=0.5)
     found = held(tmp_path, stored(tmp_path, 0.9))
     assert set(there(found.guard).flagged) == {"ddp", "daso"}
-    assert any(sentence.startswith("ddp needs fewer samples") for sentence in sentences(found))
+    assert check(found).sentence.startswith("ddp needs fewer samples")
+    assert judged(found).verdict.word == "no verdict"
 
 
 def test_runs_that_missed_count_with_all_they_used(make_run: Make, tmp_path: Path):
@@ -244,14 +243,12 @@ def test_another_workload_has_no_reference_and_that_is_said(make_run: Make, tmp_
     changed = {name: value for name, value in other.workload.items() if not name.startswith("model")}
     found = held(tmp_path, replace(other, workload=changed))
     assert found.forbidden == ()
-    assert any(sentence.startswith("No stored reference for this workload") for sentence in sentences(found))
+    assert check(found).sentence == "nothing is stored for this workload"
 
 
 def test_without_a_target_nothing_is_held_against_anything(make_run: Make, tmp_path: Path):
     study(make_run, tmp_path, fresh=1.0, target=None)
-    found = held(tmp_path)
-    assert found.guard is None
-    assert not any("reference" in sentence for sentence in sentences(found))
+    assert held(tmp_path).guard is None
 
 
 def elsewhere(root: Path, times: float = 1.0, **workload: Any) -> Reference:

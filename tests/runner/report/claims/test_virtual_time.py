@@ -12,8 +12,8 @@ from test_speedups import answered, ends, line_of, study
 
 from daso_bench.runner.records.seed_ranges import FRESH
 from daso_bench.runner.report.checks import modelled_time, noise
-from daso_bench.runner.report.claims.claim_tables import sentences, speedup_rows
-from daso_bench.runner.report.claims.speedups import error_of_model, rates
+from daso_bench.runner.report.claims.arm_speedup import error_of_model, rates
+from daso_bench.runner.report.claims.claim_tables import speedup_rows
 from daso_bench.runner.report.data.load import find_runs
 from daso_bench.runner.report.statistics.model_error import ALL
 
@@ -66,8 +66,6 @@ def test_the_noise_floor_of_virtual_time_is_the_model_error_and_copies_are_no_ar
     assert [arm.label for arm in found.comparison.arms] == ["ddp", "ddp fresh_seeds", "hsgd"]
     assert (found.placebo, found.fixed_floor.missing, found.fixed_floor.biased) == (None, [], False)
     assert found.fixed_floor.floor == pytest.approx(0.0183, abs=1e-4)
-    told = sentences(found)[0]
-    assert told.startswith("Noise floor: typical model error of virtual time 1.83%, other seeds 0.00% in")
 
 
 def test_the_floor_of_fresh_seeds_is_of_one_model_on_both_sides(make_run: Make, tmp_path: Path):
