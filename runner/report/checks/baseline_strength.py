@@ -15,14 +15,14 @@ def check(study: Speedups) -> Check:
         "baseline missed its target" if baseline.runs[0].target is not None else "baseline learnt nothing"
     )
     red = (
-        (guard.untrained if guard else "", missed),
-        (guard.weak if guard else "", "weak baseline"),
+        (guard.untrained, missed),
+        (guard.weak, "weak baseline"),
         (next(iter(study.wrong), ""), "wrong baseline"),
     )
     for sentence, reason in red:
         if sentence:
             return Check(name=NAME, level="red", sentence=sentence, forbids={baseline.label: reason})
-    if guard is None or not guard.known:
+    if not guard.known:
         return Check(name=NAME, level="amber", sentence="nothing is stored for this workload")
     stored = [f"{len(each.samples)} stored runs of {each.name} ({each.date})" for each in guard.known]
     compared = f"samples to target were compared with {words.listed(stored)}"

@@ -66,17 +66,6 @@ def differ(run: Run) -> bool:
     return uneven_devices(run) or len(models) > 1 or traced
 
 
-def balanced_bound(train_s: float, *, busy_s: Sequence[float], samples: Sequence[float]) -> float:
-    """The bound where devices differ: T / T*, with T* the time of the same samples in perfect balance.
-
-    train_s: T, seconds of the baseline's training. busy_s: by rank, the seconds in which it neither was
-    exposed to transfers nor waited for others. samples: by rank, in any unit. Source: docs/method.md, "Why
-    an arm is faster".
-    """
-    together = math.fsum(n / c for n, c in zip(samples, busy_s, strict=True))
-    return train_s / (math.fsum(samples) / together)
-
-
 def upper_limit(bounds: Sequence[float], *, level: float = LEVEL) -> float | None:
     """Upper one-sided limit of the bound from one bound per run: t on their logarithms; None below 3 runs."""
     if len(bounds) < FEWEST_RUNS:
@@ -95,7 +84,11 @@ def _communication(run: Run) -> float | None:
 
 
 def _balanced(run: Run) -> float | None:
-    """None unless every rank's parts and samples are known."""
+    """T / T*, with T* the time of the same samples in perfect balance, each rank at its own speed.
+
+    A rank is busy while it neither is exposed to transfers nor waits for others. None unless every rank's
+    parts and samples are known.
+    """
     times, nodes = by_rank(run), value_at(run.config, "cluster", "ranks_per_node")
     if not isinstance(nodes, list) or sum(nodes) != len(times):
         return None
@@ -107,5 +100,6 @@ def _balanced(run: Run) -> float | None:
     if len(samples) != len(times) or min(*busy, *samples) <= 0:
         return None
     train_s = max(rank["train_s"] for rank in times)
+    together = math.fsum(n / c for n, c in zip(samples, busy, strict=True))
     # Never below 1 but for rounding: no rank is busy longer than the slowest trains.
-    return max(1.0, balanced_bound(train_s, busy_s=busy, samples=samples))
+    return max(1.0, train_s / (math.fsum(samples) / together))

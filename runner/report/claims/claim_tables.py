@@ -19,7 +19,8 @@ def speedup_rows(studied: Iterable[Speedups]) -> list[dict[str, Any]]:
 
 def _row(speedups: Speedups, line: ArmSpeedup) -> dict[str, Any]:
     comparison, difference = speedups.comparison, line.quality
-    better = speedups.guard.shifts.get(line.arm.label) if speedups.guard else None
+    guard, target, bound = speedups.guard, line.to_target, speedups.bound
+    better, other = guard.shifts.get(line.arm.label), target.other if target else None
     return {
         **comparison.place,
         "baseline": speedups.baseline.label,
@@ -27,8 +28,15 @@ def _row(speedups: Speedups, line: ArmSpeedup) -> dict[str, Any]:
         "placebo": line is speedups.placebo,
         "runs": len(line.arm.counted),
         "level": speedups.level,
-        **_ratio("fixed_work", line.fixed_work, line.holm[0]),
-        **_ratio("to_target", line.to_target, line.holm[1]),
+        **_ratio("fixed_work", line.fixed_work),
+        "fixed_work_bound": line.fixed_work.side if line.fixed_work else None,
+        "fixed_work_holm_p": line.holm[0],
+        **_ratio("to_target", target),
+        "to_target_bound": target.side if target else None,
+        "to_target_holm_p": line.holm[1],
+        "interval_kind": ("paired" if target.same_trajectory else "Welch") if target else None,
+        "to_target_other_low": other.low if other else None,
+        "to_target_other_high": other.high if other else None,
         **_ratio("throughput", line.throughput),
         **_ratio("statistical_efficiency", line.statistical),
         "quality_points": difference.difference if difference else None,
@@ -37,30 +45,19 @@ def _row(speedups: Speedups, line: ArmSpeedup) -> dict[str, Any]:
         "evaluations_to_target": evaluations(line.arm),
         "fixed_work_noise_floor": speedups.fixed_floor.floor,
         "to_target_noise_floor": speedups.target_floor.floor,
-        "reference": speedups.guard.reference.name if speedups.guard and speedups.guard.reference else None,
+        "reference": guard.reference.name if guard.reference else None,
         "fewer_samples_p": better.p if better else None,
         "fewer_samples_holm_p": better.adjusted if better else None,
-        "bound": speedups.bound.value,
-        "bound_of": speedups.bound.of if speedups.bound.value is not None else "unknown",
+        "bound": bound.value,
+        "bound_of": bound.of if bound.value is not None else "unknown",
         "budget_s": speedups.budget_s,
         "remarks": "; ".join(line.notes),
     }
 
 
-def _ratio(name: str, ratio: Ratio | None, holm: float | None = None) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        name: ratio.point if ratio else None,
-        f"{name}_low": ratio.low if ratio else None,
-        f"{name}_high": ratio.high if ratio else None,
-    }
-    if name in ("fixed_work", "to_target"):
-        row[f"{name}_bound"] = ratio.side if ratio else None
-        row[f"{name}_holm_p"] = holm
-    if name == "to_target":
-        row["interval_kind"] = ("paired" if ratio.same_trajectory else "Welch") if ratio else None
-        row["to_target_other_low"] = ratio.other.low if ratio and ratio.other else None
-        row["to_target_other_high"] = ratio.other.high if ratio and ratio.other else None
-    return row
+def _ratio(name: str, ratio: Ratio | None) -> dict[str, float | None]:
+    ends = (ratio.point, ratio.low, ratio.high) if ratio else (None, None, None)
+    return dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
 
 
 def workload(measured: JudgedClaim | Speedups) -> str:

@@ -144,16 +144,16 @@ class ConvergenceCheck:
 
 def check_convergence(
     comparison: Comparison, baseline: Arm, references: Sequence[Reference]
-) -> ConvergenceCheck | None:
-    """None without a target, unless the baseline learnt nothing. No verdict is about second baselines and the
-    placebo: they are left out.
+) -> ConvergenceCheck:
+    """Without one target nothing is compared. No verdict is about second baselines and the placebo: they are
+    left out.
 
     A run that missed the target enters with all samples it used, as it does in a reference: it needs at least
     so many.
     """
     untrained = learnt_nothing(baseline)
     if len(comparison.targets) != 1:
-        return ConvergenceCheck(untrained=untrained) if untrained else None
+        return ConvergenceCheck(untrained=untrained)
     config = baseline.runs[0].config
     reference, known = match(config, references), of_same_task(config, references)
     samples = {
@@ -167,13 +167,11 @@ def check_convergence(
         own = workload_of(config)
         other = [f"{key}={value}" for key, value in better.workload.items() if own.get(key) != value]
         having = f", which have {', '.join(other)}" if other else ""
-        weak = f"weak baseline: {_needs(baseline.label, shift, better)}){having}"
+        weak = f"weak baseline: {_needs(baseline.label, shift, better)}{having}"
     recorded = {label: each for label, each in samples.items() if each.seconds}
     shifts = noise_floor.any_better(Times(reference.samples), recorded) if reference else {}
     flagged = {
-        label: f"{label} needs fewer samples than it should, flagged until explained: "
-        f"{_needs(label, shift, reference)}; {shift.adjusted:.2g} after correction for "
-        f"{words.count(len(shifts), 'arm')})"
+        label: f"{_needs(label, shift, reference)}: fewer than it should, flagged until explained"
         for label, shift in shifts.items()
         if reference and shift.flagged
     }
@@ -227,9 +225,10 @@ def at_chance(run: Run) -> bool:
 
 
 def _needs(label: str, shift: Shift, reference: Reference) -> str:
-    """Up to the p of this test alone; the bracket is still open."""
     stored = f"the samples of the stored runs of {reference.name}"
-    return f"{label} needs {math.exp(shift.log_shift):.3f} times {stored} (p = {shift.p:.2g}"
+    return (
+        f"{label} needs {math.exp(shift.log_shift):.3f} times {stored} (corrected p = {shift.adjusted:.2g})"
+    )
 
 
 def samples_to_target(runs: Iterable[Run]) -> list[float]:

@@ -130,7 +130,7 @@ def _conditions(claim: Claim, study: Speedups, line: ArmSpeedup, table: list[Fai
         claim.comparator != "ddp" and _is(study.against, claim.comparator)
     )
     # How many samples a second a machine does has nothing to do with what is learnt.
-    untrained = study.guard.untrained if study.guard and claim.headline != "efficiency" else ""
+    untrained = study.guard.untrained if claim.headline != "efficiency" else ""
     by_checks = _by_checks(claim, study, line.arm)
     forbidden = (
         *(why for name, why in by_checks if name == "records intact"),

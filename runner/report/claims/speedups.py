@@ -45,7 +45,7 @@ class Speedups:
     of the final accuracy. `budget_s`: see `target.budget_s`. `forbidden`: why no arm gets a verdict.
     `ledgers`: by label, the fairness table of each other arm with `against`, second baselines included.
     `faster`: other arms of ddp that beat the baseline, `wrong`: that it is not the better of them. `guard`:
-    the check against stored samples to target; None without a target. `checks`: the strip of page one, see
+    the check against stored samples to target. `checks`: the strip of page one, see
     `checks/all_checks.py`.
     """
 
@@ -62,7 +62,7 @@ class Speedups:
     forbidden: tuple[str, ...]
     faster: tuple[Arm, ...]
     wrong: tuple[str, ...]
-    guard: ConvergenceCheck | None
+    guard: ConvergenceCheck
     ledgers: Mapping[str, list[FairnessRow]]
     checks: tuple[Check, ...] = ()
 
@@ -84,8 +84,7 @@ class Speedups:
 
     def reasons(self, *arms: Arm) -> tuple[str, ...]:
         """Why the guard allows no verdict between these arms, independent of their numbers."""
-        flagged = self.guard.flagged if self.guard else {}
-        return tuple(flagged[arm.label] for arm in arms if arm.label in flagged)
+        return tuple(self.guard.flagged[arm.label] for arm in arms if arm.label in self.guard.flagged)
 
     @property
     def shown(self) -> list[ArmSpeedup]:
@@ -152,7 +151,6 @@ def speedups_of(comparison: Comparison, references: Sequence[Reference] = ()) ->
         if (floor := floors[place]) is not None and ratio.low > 1 + floor
     ]
     guard = check_convergence(comparison, baseline, references)
-    weak = [guard.weak] if guard and guard.weak else []
     return Speedups(
         comparison=comparison,
         baseline=baseline,
@@ -164,7 +162,7 @@ def speedups_of(comparison: Comparison, references: Sequence[Reference] = ()) ->
         fresh_points=fresh_quality.difference if fresh_quality else None,
         bound=bound_of(baseline),
         budget_s=budget,
-        forbidden=(*weak, *_different(placebo, floors), *_untimed(comparison)),
+        forbidden=(*filter(None, [guard.weak]), *_different(placebo, floors), *_untimed(comparison)),
         faster=tuple(arm for arm in others if any(arm is other for other, _ in faster)),
         wrong=tuple(f"wrong baseline: {arm.label} is faster in {words}" for arm, words in faster),
         guard=guard,
