@@ -1,7 +1,7 @@
 """Check "baseline strong": whether the baseline reached its target in no more samples than is known."""
 
 from .. import words
-from ..claims.arm_speedup import fewer
+from ..claims.arm_speedup import missed
 from ..claims.speedups import Speedups
 from .check import Check
 
@@ -11,11 +11,9 @@ NAME = "baseline strong"
 def check(study: Speedups) -> Check:
     """Red for a baseline that learnt nothing, is weak or is not the better one; amber where none is known."""
     guard, baseline = study.guard, study.baseline
-    missed = (
-        "baseline missed its target" if baseline.runs[0].target is not None else "baseline learnt nothing"
-    )
+    untrained = "learnt nothing" if baseline.runs[0].target is None else "missed its target"
     red = (
-        (guard.untrained, missed),
+        (guard.untrained, f"baseline {untrained}"),
         (guard.weak, "weak baseline"),
         (next(iter(study.wrong), ""), "wrong baseline"),
     )
@@ -26,7 +24,6 @@ def check(study: Speedups) -> Check:
         return Check(name=NAME, level="amber", sentence="nothing is stored for this workload")
     stored = [f"{len(each.samples)} stored runs of {each.name} ({each.date})" for each in guard.known]
     compared = f"samples to target were compared with {words.listed(stored)}"
-    wrong = [*fewer([baseline], lambda arm: arm.reached, "missed the target"), *guard.flagged.values()]
-    if wrong:
+    if wrong := [*missed(baseline), *guard.flagged.values()]:
         return Check(name=NAME, level="amber", sentence="; ".join(wrong), details=(compared,))
     return Check(name=NAME, level="green", sentence=compared)

@@ -67,12 +67,9 @@ def arm_speedups(base: Arm, arms: Sequence[Arm], budget: float | None) -> list[A
     lines: list[ArmSpeedup] = []
     for place, arm in enumerate(arms):
         throughput, statistical = _parts(base, arm)
-        notes = fewer((base, arm), whole, "did not do all their work")
+        notes = not_whole(base, arm)
         if budget is not None and target[place] is None:
-            notes.append(
-                f"reached the target: {len(base.reached)} of {len(base.counted)} runs of {base.label}, "
-                f"{len(arm.reached)} of {len(arm.counted)} of {arm.label}: no ratio of times"
-            )
+            notes += missed(base, arm)
         lines.append(
             ArmSpeedup(
                 arm=arm,
@@ -284,8 +281,17 @@ def _way_times(arm: Arm) -> Times:
     return reached.at_budget(way(arm.reached, math.inf))
 
 
-def fewer(arms: Sequence[Arm], runs_of: Callable[[Arm], list[Run]], what: str) -> list[str]:
-    """How many counted runs of each arm are not in `runs_of`, where some are not; `what` they did."""
+def not_whole(*arms: Arm) -> list[str]:
+    """How many counted runs of each arm did not do all their work, where some did not."""
+    return _fewer(arms, whole, "did not do all their work")
+
+
+def missed(*arms: Arm) -> list[str]:
+    """How many counted runs of each arm missed the target, where some did."""
+    return _fewer(arms, lambda arm: arm.reached, "missed the target")
+
+
+def _fewer(arms: Sequence[Arm], runs_of: Callable[[Arm], list[Run]], what: str) -> list[str]:
     return [
         f"{short} of {len(arm.counted)} runs of {arm.label} {what}"
         for arm in arms

@@ -21,13 +21,13 @@ from .arm_speedup import (
     ArmSpeedup,
     arm_speedups,
     error_of_model,
-    fewer,
     final_quality,
     fixed_work,
     level_of,
+    missed,
+    not_whole,
     ratios,
     to_target,
-    whole,
 )
 from .bounds import bound_of
 from .convergence_points import ConvergenceCheck, Reference, check_convergence
@@ -136,11 +136,9 @@ def speedups_of(comparison: Comparison, references: Sequence[Reference] = ()) ->
     fresh_quality = None
     if fresh_seeds:
         twice = (baseline, fresh_seeds)
-        missed = ["the study has no target"]
-        if budget is not None:
-            missed = fewer(twice, lambda arm: arm.reached, "missed the target")
-        fixed_floor = _floor(clock, fixed_work(*twice), fewer(twice, whole, "did not do all their work"))
-        target_floor = _floor(clock, to_target(*twice, budget), missed)
+        no_time = ["the study has no target"] if budget is None else missed(*twice)
+        fixed_floor = _floor(clock, fixed_work(*twice), not_whole(*twice))
+        target_floor = _floor(clock, to_target(*twice, budget), no_time)
         fresh_quality = final_quality(*twice)
     floors = (fixed_floor.floor, target_floor.floor)
     faster = [

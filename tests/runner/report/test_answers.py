@@ -110,11 +110,6 @@ def test_what_forbids_all_verdicts_stands_in_the_sentence(study: Speedups) -> No
     )
 
 
-def test_the_limit_is_the_bound(study: Speedups) -> None:
-    """A share of 0.3 of each run is communication and waiting."""
-    assert answers.limits(study).startswith("At most 30 % of the baseline's time (1.43×) could be saved here")
-
-
 def test_the_smallest_gain_that_shows_is_named_by_the_check(study: Speedups) -> None:
     found = of(study, "ednncomm")
     ratio, floor = there(found.lines[0].fixed_work), there(found.fixed_floor.floor)

@@ -115,24 +115,23 @@ def test_the_upper_limit_of_the_bound_is_one_sided() -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "expected"),
+    ("device", "models", "expected"),
     [
-        ({"speeds": SPEEDS}, True),
-        ({"trace": "steps.csv"}, True),
-        ({"jitter": "gaussian"}, False),
+        ({"speeds": SPEEDS}, (), True),
+        ({"trace": "steps.csv"}, (), True),
+        ({"jitter": "gaussian"}, (), False),
+        (None, ("A100", "A100"), False),
+        (None, ("A100", "V100"), True),
     ],
 )
-def test_which_devices_differ(make_run: Make, tmp_path: Path, device: Any, expected: bool):
-    assert differ(load_run(recorded(make_run(tmp_path), PACED, device=device), "it")) is expected
-
-
-def test_two_models_of_devices_differ(make_run: Make, tmp_path: Path):
+def test_which_devices_differ(
+    make_run: Make, tmp_path: Path, device: Any, models: Sequence[str], expected: bool
+):
     path = make_run(tmp_path)
-    for models, expected in ((["A100", "A100"], False), (["A100", "V100"], True)):
-        (path / "environment.json").write_text(
-            json.dumps({"ranks": [{"device_model": model} for model in models]})
-        )
-        assert differ(load_run(path, "it")) is expected
+    if device:
+        recorded(path, PACED, device=device)
+    (path / "environment.json").write_text(json.dumps({"ranks": [{"device_model": m} for m in models]}))
+    assert differ(load_run(path, "it")) is expected
 
 
 def claimed(root: Path) -> tuple[Speedups, str]:

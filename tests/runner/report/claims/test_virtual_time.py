@@ -2,7 +2,6 @@
 
 import math
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -134,20 +133,6 @@ def test_the_check_of_noise_says_which_gain_would_not_show(make_run: Make, tmp_p
         "Noise floor of the time to target: 1.8 %.",
         "hsgd: a gain below 1.51 in the time to target would not show.",
     )
-
-
-@pytest.mark.parametrize("missed", [(0,), (0, 1, 2, 3, 4)])
-def test_a_run_of_fresh_seeds_that_missed_the_target_is_told_by_the_check(
-    make_run: Make, tmp_path: Path, missed: Sequence[int]
-):
-    study(make_run, tmp_path, clock=(0.01, -0.01, 0.02, -0.02, 0.0), fresh_missed=missed)
-    found = noise.check(answered(tmp_path))
-    assert found.level == "amber"
-    assert found.sentence.startswith(
-        "no noise floor of the time to target: "
-        f"{len(missed)} of 5 runs of ddp fresh_seeds missed the target; a gain below 1.1"
-    )
-    assert not any("of the time to target:" in detail for detail in found.details)
 
 
 def test_the_check_of_noise_is_amber_without_second_baselines_and_with_a_bias(make_run: Make, tmp_path: Path):
