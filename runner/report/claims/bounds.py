@@ -7,14 +7,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from scipy.special import stdtrit
-
 from ..data.arms import Arm
 from ..data.load import Run, number, value_at
 from ..data.means import geometric_mean
 from ..data.rank_times import by_rank, shares, uneven_devices
 from ..statistics.verdict import Bound
-from ..statistics.welch import FEWEST_RUNS, LEVEL, Times, exponential, mean_of
+from ..statistics.welch import FEWEST_RUNS, exponential, mean_of
 from .recorded import ranks_of
 
 COMMUNICATION, BALANCE = "communication", "balance and communication"
@@ -66,12 +64,11 @@ def differ(run: Run) -> bool:
     return uneven_devices(run) or len(models) > 1 or traced
 
 
-def upper_limit(bounds: Sequence[float], *, level: float = LEVEL) -> float | None:
-    """Upper one-sided limit of the bound from one bound per run: t on their logarithms; None below 3 runs."""
+def upper_limit(bounds: Sequence[float]) -> float | None:
+    """Upper one-sided 95 % limit of the bound from one bound per run: t on their logarithms; None below 3."""
     if len(bounds) < FEWEST_RUNS:
         return None
-    logs = mean_of(Times(tuple(bounds)).logs)
-    return exponential(logs.difference + float(stdtrit(logs.df, level)) * logs.error)
+    return exponential(mean_of([math.log(bound) for bound in bounds], level=0.9).interval.high)
 
 
 def _communication(run: Run) -> float | None:

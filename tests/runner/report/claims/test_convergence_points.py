@@ -1,6 +1,5 @@
 """Stored samples to target: files and the runs they apply to; weak baselines, and arms that are too good."""
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,6 +11,7 @@ import pytest
 import yaml
 from asking import requests
 from sharing import there
+from test_bounds import stating
 from test_speedups import BASE, Make, comparisons_of, runs_of, study
 
 from daso_bench.runner.config import groups
@@ -31,7 +31,7 @@ from daso_bench.runner.report.claims.convergence_points import (
 from daso_bench.runner.report.claims.judge import JudgedClaim, judge
 from daso_bench.runner.report.claims.paper_claims import load as load_claims
 from daso_bench.runner.report.claims.speedups import Speedups, all_speedups
-from daso_bench.runner.report.data.load import Run, find_runs, load_runs
+from daso_bench.runner.report.data.load import Run, load_runs
 from daso_bench.runner.report.show_verdicts import show_verdicts
 from daso_bench.runner.report.statistics.welch import Times
 from daso_bench.runner.studies.pilot import baseline_of
@@ -131,14 +131,7 @@ AS_STORED = tuple(CROSSED * (1 + 0.01 * number) for number in range(-5, 6))
 
 
 def reference(run: Run, samples: Sequence[float] = AS_STORED) -> Reference:
-    return Reference(
-        name="mine",
-        workload=workload_of(run.config),
-        samples=tuple(samples),
-        missed=0,
-        command="daso-bench pilot +study=mine --reference",
-        date="2026-01-01",
-    )
+    return replace(good(), workload=workload_of(run.config), samples=tuple(samples))
 
 
 def held(root: Path, *references: Reference) -> Speedups:
@@ -319,14 +312,6 @@ GAINS = ("reproduced", "partly", "supported", "smaller here", "contradicted")
 GUESSES = (0.10, 0.11, 0.09, 0.12)  # of ten classes, 360 samples
 
 
-def with_classes(root: Path, classes: int) -> None:
-    """Every run below `root` with so many classes in its summary."""
-    for path in find_runs(root):
-        *rows, summary = (path / "metrics.jsonl").read_text().splitlines()
-        row = json.dumps(json.loads(summary) | {"classes": classes})
-        (path / "metrics.jsonl").write_text("\n".join([*rows, row]))
-
-
 @pytest.mark.parametrize(
     ("target", "said"),
     [
@@ -339,7 +324,7 @@ def test_where_nothing_learns_nothing_is_won_and_nothing_is_kept(
 ):
     """A learning rate of nothing for all arms: the arm is faster, and loses no accuracy."""
     study(make_run, tmp_path, fresh=1.0, arm=(50, 52, 48, 54, 46), accuracies=GUESSES, target=target)
-    with_classes(tmp_path, 10)
+    stating(tmp_path, classes=10)
     found = held(tmp_path)
     assert found.guard.untrained == said
     strip = check(found)
@@ -357,9 +342,9 @@ def test_where_nothing_learns_nothing_is_won_and_nothing_is_kept(
 def test_what_is_better_than_chance_or_has_unknown_classes_is_no_ground(make_run: Make, tmp_path: Path):
     study(make_run, tmp_path, fresh=1.0, accuracies=(0.1, 0.12, 0.14, 0.16), target=None)
     assert held(tmp_path).guard.untrained == ""
-    with_classes(tmp_path, 10)
+    stating(tmp_path, classes=10)
     assert held(tmp_path).guard.untrained == "", "0.16 is more than three standard errors above a tenth"
-    with_classes(tmp_path, 5)
+    stating(tmp_path, classes=5)
     assert held(tmp_path).guard.untrained == "no run of ddp is better than chance"
 
 
