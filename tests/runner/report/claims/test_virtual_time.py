@@ -11,7 +11,7 @@ from test_speedups import answered, ends, line_of, study
 
 from daso_bench.runner.records.seed_ranges import FRESH
 from daso_bench.runner.report.checks import modelled_time, noise
-from daso_bench.runner.report.claims.arm_speedup import error_of_model, rates
+from daso_bench.runner.report.claims.arm_speedup import WORK, error_of_model, rates
 from daso_bench.runner.report.claims.claim_tables import speedup_rows
 from daso_bench.runner.report.data.load import find_runs
 from daso_bench.runner.report.statistics.model_error import ALL
@@ -102,6 +102,17 @@ def test_an_arm_with_the_own_trajectory_of_the_baseline_is_compared_seed_by_seed
     other = there(ratio.other)
     assert other.low < ratio.low / 1.01 < 1.01 * ratio.high < other.high
     assert there(line.statistical).point == there(line.statistical).high == 1
+
+
+def test_a_slow_run_on_the_baselines_own_trajectory_leaves_no_pairs(make_run: Make, tmp_path: Path):
+    for strategy, slow in (("ddp", 1.0), ("hsgd", 3.0)):
+        for seed in range(5):
+            values = (0.5 + 0.01 * seed, 0.6, 0.7, 0.78)
+            times = 25.0 * (slow if seed == 4 else 1.0)
+            make_run(tmp_path, strategy, seed, values, train_s=times, place={"arm": strategy, "role": ""})
+    line = line_of(tmp_path)
+    assert [note.split(":")[0] for note in line.notes] == [f"{work} without slow runs" for work in WORK]
+    assert there(line.to_target).estimate.counts == there(line.statistical).estimate.counts == (5, 4)
 
 
 def test_another_trajectory_is_compared_by_means_and_pairs_stand_beside(make_run: Make, tmp_path: Path):
