@@ -4,12 +4,15 @@ Source: docs/report.md, "Page one"; docs/method.md, "Verdict on a claim".
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from . import words
+from .claims.arm_speedup import ArmSpeedup, ratios
+from .claims.bounds import BALANCE
 from .claims.judge import JudgedClaim
-from .claims.paper_claims import Claim, gain_words
-from .claims.speedups import ArmSpeedup, Speedups, ratios, smallest_gain
+from .claims.paper_claims import gain_words
+from .claims.speedups import Speedups
 from .data.arms import Comparison
 from .data.load import Run
 from .data.metric import METRICS
@@ -61,28 +64,29 @@ def recommendation(speedups: Speedups) -> str:
 
     Arms that may not be compared are never recommended, and a gain with less accuracy is named with its loss.
     """
-    found = [(line, *_finding(speedups, line)) for line in in_order(speedups)]
-    shown = [(line.arm.label, clause) for line, group, clause in found if group == "equal"]
+    found: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for line in in_order(speedups):
+        group, clause = _finding(speedups, line)
+        found[group].append((line.arm.label, clause))
+    names = {group: words.listed([label for label, _ in arms]) for group, arms in found.items()}
     lead = "no arm is recommended"
-    if shown:
-        lead = f"{shown[0][0]} is recommended: it {shown[0][1]}"
+    if found["equal"]:
+        lead = "{} is recommended: it {}".format(*found["equal"][0])
     elif speedups.forbidden:
         lead += f" ({'; '.join(speedups.forbidden)})"
-    clauses = [lead, *(f"{label} {clause}" for label, clause in shown[1:])]
-    clauses += [f"{line.arm.label} {clause}" for line, group, clause in found if group == "reserve"]
-    if unsure := [f"{line.arm.label} ({clause})" for line, group, clause in found if group == "open"]:
+    clauses = [lead, *(f"{label} {clause}" for label, clause in found["equal"][1:] + found["reserve"])]
+    if unsure := [f"{label} ({clause})" for label, clause in found["open"]]:
         loss = f"a loss of more than {MARGIN_POINTS} points of {speedups.comparison.metric.name}"
-        verb = "saves" if len(unsure) == 1 else "save"
-        clauses.append(f"{words.listed(unsure)} {verb} time, but {loss} is not excluded")
-    if slower := [line.arm.label for line, group, _ in found if group == "slower"]:
-        verb = "takes" if len(slower) == 1 else "take"
-        clauses.append(f"{words.listed(slower)} {verb} longer than the baseline")
-    if nothing := [line.arm.label for line, group, _ in found if group == "nothing"]:
-        clauses.append(f"for {words.listed(nothing)} nothing is shown{_why_nothing(speedups)}")
-    reasons: dict[str, list[str]] = {}
-    for line, group, why in found:
-        if group == "not comparable":
-            reasons.setdefault(why, []).append(line.arm.label)
+        clauses.append(f"time is saved by {words.listed(unsure)}, but {loss} is not excluded")
+    if "slower" in names:
+        clauses.append(f"slower than the baseline: {names['slower']}")
+    if "nothing" in names:
+        unknown = not speedups.forbidden and speedups.fixed_floor.floor is None
+        why = ", because the noise of the baseline was not measured" if unknown else ""
+        clauses.append(f"for {names['nothing']} nothing is shown{why}")
+    reasons: dict[str, list[str]] = defaultdict(list)
+    for label, why in found["not comparable"]:
+        reasons[why].append(label)
     clauses += [f"{words.listed(labels)} may not be compared ({why})" for why, labels in reasons.items()]
     start = "Exploratory: on" if speedups.exploratory else "On"
     return f"{start} {setting(speedups.comparison)}, {'; '.join(clauses)}."
@@ -116,34 +120,20 @@ def _finding(speedups: Speedups, line: ArmSpeedup) -> tuple[str, str]:
     return "equal", f"{gain} at equal {metric}{also}"
 
 
-def _why_nothing(speedups: Speedups) -> str:
-    if speedups.forbidden or speedups.fixed_floor.floor is not None:
-        return ""
-    best = next((line for line in in_order(speedups) if line.fixed_work), None)
-    measured = f"; measured: {best.arm.label} {words.saving(best.fixed_work)}" if best else ""
-    return f", because the noise of the baseline was not measured{measured}"
-
-
 def limits(speedups: Speedups) -> str:
-    """What at most could be saved, and which gain would not show, in one or two sentences."""
-    bound, sentences = speedups.bound.value, []
-    if bound is not None:
-        sentences.append(
-            f"At most {words.percent(words.saved(bound))} of the baseline's time ({words.factor(bound)}) "
-            "could be saved here, by an arm that neither communicates nor waits."
+    """What at most could be saved; "" where that was not measured."""
+    bound = speedups.bound
+    if bound.value is not None:
+        return (
+            f"At most {words.percent(words.saved(bound.value))} of the baseline's time "
+            f"({words.factor(bound.value)}) could be saved here, "
+            "by an arm that neither communicates nor waits."
         )
-    known = [ratio for line in speedups.lines if (ratio := line.fixed_work or line.to_target)]
-    gains = [smallest_gain(ratio, speedups.fixed_floor.floor or 0.0) for ratio in known if not ratio.side]
-    least = min(gains, default=1.0)
-    runs = min((len(line.arm.counted) for line in speedups.lines), default=0)
-    if least <= 1:
-        sentences.append("Which gain would show is not known: the times of equal work do not scatter.")
-    else:
-        sentences.append(
-            f"With {words.count(runs, 'run')} an arm, a gain below {words.factor(least)} "
-            f"({words.percent(words.saved(least))}) would not show."
+    if bound.of == BALANCE:
+        return (
+            "What could be saved here is not known: devices differ, and not all ranks recorded their times."
         )
-    return " ".join(sentences)
+    return ""
 
 
 def points_words(line: ArmSpeedup) -> str:
@@ -172,17 +162,8 @@ def paper_table(speedups: Speedups) -> list[dict[str, str]]:
 
 def figure_in_words(speedups: Speedups) -> str:
     """The figure of page one in words, for readers who cannot see it."""
-    arms = "; ".join(
-        f"{line.arm.label}: "
-        + (
-            f"not comparable, {why}"
-            if (why := speedups.not_comparable(line.arm))
-            else f"{words.saving(line.fixed_work)} with the same epochs, "
-            f"{words.saving(line.to_target)} {until(speedups) or 'to a target'}, {points_words(line)} points"
-        )
-        for line in in_order(speedups)
-    )
-    return f"Share of the time of {speedups.baseline.label} that each arm saves. {arms}."
+    rows = [", ".join(f"{name} {cell}" for name, cell in row.items()) for row in paper_table(speedups)]
+    return f"Share of the time of {speedups.baseline.label} that each arm saves. {'; '.join(rows)}."
 
 
 def paper_rows(speedups: Speedups, judged: Iterable[JudgedClaim]) -> list[dict[str, str]]:
@@ -191,46 +172,27 @@ def paper_rows(speedups: Speedups, judged: Iterable[JudgedClaim]) -> list[dict[s
     for one in judged:
         if one.comparison is speedups.comparison:
             by_paper.setdefault(one.claim.paper.title, []).append(one)
-    return [
-        {
-            "paper": _paper_name(group[0].claim),
-            "title": group[0].claim.paper.reference,
-            "claims": "; ".join(dict.fromkeys(gain_words(one.claim) for one in group)),
-            "measured": _measured(speedups, group),
-            "verdict": _verdict(speedups, group),
-        }
-        for group in by_paper.values()
-    ]
+    return [_paper_row(speedups, group) for group in by_paper.values()]
 
 
-def _paper_name(claim: Claim) -> str:
-    first = claim.paper.authors.split(",")[0].split()[-1]
-    return f"{first} {claim.paper.year} ({claim.file.stem})"
-
-
-def _measured(speedups: Speedups, group: Sequence[JudgedClaim]) -> str:
-    """Time saved and points of accuracy of the paper's arm, or the measure of its first claim."""
-    arms = {one.arm for one in group}
-    lines = [line for line in speedups.lines if line.arm.label in arms]
-    found = [
+def _paper_row(speedups: Speedups, group: Sequence[JudgedClaim]) -> dict[str, str]:
+    """Measured: time saved and points of accuracy of the paper's arms, or the measure of its first claim."""
+    first, arms = group[0].claim, {one.arm for one in group}
+    measured = [
         f"{line.arm.label}: {words.saving(line.fixed_work)} of the time saved, {points_words(line)} points"
-        for line in lines
-        if line.fixed_work
+        for line in speedups.lines
+        if line.arm.label in arms and line.fixed_work
     ]
-    return "; ".join(found) or next((one.measured for one in group if one.measured), words.MISSING)
-
-
-def _verdict(speedups: Speedups, group: Sequence[JudgedClaim]) -> str:
-    """Every word with the claims that got it, and the first reason."""
-    forbidden = {line.arm.label: speedups.not_comparable(line.arm) for line in speedups.lines}
-    found: dict[tuple[str, str], list[str]] = {}
+    verdicts: dict[str, dict[str, None]] = {}  # with its first reason -> the claims that got it
     for one in group:
-        word, why = one.verdict.word, next(iter((*one.verdict.remarks, *one.verdict.reasons)), "")
-        if reason := forbidden.get(one.arm):
-            word, why = "no verdict", reason
+        why = next(iter((*one.verdict.remarks, *one.verdict.reasons)), "")
         about = one.claim.headline.replace("fixed_work", "same epochs").replace("_", " ")
-        found.setdefault((word, why), []).append(about)
-    return "; ".join(
-        f"{words.listed(list(dict.fromkeys(names)))}: {word}" + (f" ({why})" if why else "")
-        for (word, why), names in found.items()
-    )
+        verdicts.setdefault(one.verdict.word + (f" ({why})" if why else ""), {})[about] = None
+    return {
+        "paper": f"{first.paper.authors.split(',')[0].split()[-1]} {first.paper.year} ({first.file.stem})",
+        "title": first.paper.reference,
+        "claims": "; ".join(dict.fromkeys(gain_words(one.claim) for one in group)),
+        "measured": "; ".join(measured)
+        or next((one.measured for one in group if one.measured), words.MISSING),
+        "verdict": "; ".join(f"{words.listed(list(names))}: {said}" for said, names in verdicts.items()),
+    }

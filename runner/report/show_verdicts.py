@@ -8,7 +8,7 @@ from rich.text import Text
 
 from ..records.display import make_console, say
 from .answers import limits, recommendation
-from .claims.claim_tables import gain_words, remarks, sentences, workload
+from .claims.claim_tables import claim_rows
 from .claims.core_efficiency import Matrix, matrix
 from .claims.judge import JudgedClaim
 from .data.arms import row_of
@@ -28,7 +28,7 @@ def show_verdicts(directory: Path, config_dir: Path | None) -> int:
         say(console, "")
         say(console, f"{comparison.study}, {row}" if row else comparison.study, "bold")
         checks = (f"{check.name} ({check.level}): {check.sentence}" for check in speedups.checks)
-        for sentence in (recommendation(speedups), limits(speedups), *checks, *sentences(speedups)):
+        for sentence in filter(None, (recommendation(speedups), limits(speedups), *checks)):
             say(console, f"  {sentence}")
         cores = matrix(comparison)
         if isinstance(cores, Matrix):
@@ -41,16 +41,9 @@ def verdict_table(all_judged: Sequence[JudgedClaim]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for header in ("claim", "claimed", "compared", "measured", "verdict", "remarks"):
         table.add_column(header, overflow="fold")  # nothing is cut where it does not fit
-    for judged in all_judged:
-        compared = f"{judged.arm} against {judged.comparator}"
-        place = workload(judged)
-        cells = (
-            judged.claim.id,
-            gain_words(judged.claim),
-            f"{compared} ({place})" if place else compared,
-            judged.measured,
-            judged.verdict.word,
-            "; ".join(remarks(judged)),
-        )
-        table.add_row(*(Text(cell) for cell in cells))
+    for row in claim_rows(all_judged):
+        place = f" ({row['where']})" if row["where"] else ""
+        compared = f"{row['arm']} against {row['comparator']}{place}"
+        cells = (row["claim"], row["claimed"], compared, row["measured"], row["verdict"], row["remarks"])
+        table.add_row(*map(Text, cells))
     return table

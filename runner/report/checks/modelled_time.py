@@ -1,6 +1,7 @@
 """Check "model error": how far virtual time is off, and that every interval of times holds it."""
 
-from ..claims.speedups import Speedups, error_of_model
+from ..claims.arm_speedup import error_of_model
+from ..claims.speedups import Speedups
 from ..statistics.model_error import ALL, ModelError
 from ..words import significant
 from .check import Check

@@ -1,6 +1,7 @@
 """Check "noise": what two runs of the baseline differ by, and the smallest gain that this study can show."""
 
-from ..claims.speedups import WORK, Speedups, ratios, smallest_gain
+from ..claims.arm_speedup import WORK, ratios, smallest_gain
+from ..claims.speedups import Speedups
 from .check import Check
 
 

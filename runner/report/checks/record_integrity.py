@@ -1,7 +1,8 @@
 """Check "records intact": whether a run's records agree with each other, and no ratio is impossible."""
 
+from ..claims.arm_speedup import ArmSpeedup, ratios
 from ..claims.recorded import paced
-from ..claims.speedups import ArmSpeedup, Speedups, ratios
+from ..claims.speedups import Speedups
 from ..data.examination import ROUNDING
 from ..data.load import value_at
 from .check import Check, Level

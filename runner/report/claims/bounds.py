@@ -7,14 +7,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from scipy.special import stdtrit
-
 from ..data.arms import Arm
 from ..data.load import Run, number, value_at
 from ..data.means import geometric_mean
 from ..data.rank_times import by_rank, shares, uneven_devices
 from ..statistics.verdict import Bound
-from ..statistics.welch import FEWEST_RUNS, LEVEL, Times, exponential, mean_of
+from ..statistics.welch import FEWEST_RUNS, exponential, mean_of
 from .recorded import ranks_of
 
 COMMUNICATION, BALANCE = "communication", "balance and communication"
@@ -59,27 +57,6 @@ def schedule_words(share: float) -> str:
     return f"its schedule waits for a global sum in {100 * share:.0f} % of the steps"
 
 
-def in_words(bound: Bound) -> str:
-    """The bound in words, or why it is not known; "" for equal devices whose times are not recorded."""
-    if bound.of == COMMUNICATION:
-        if bound.value is None:
-            return ""
-        return (
-            f"Without any communication the baseline would be {bound.value:.3f} times as fast: no saving "
-            "of communication can exceed that."
-        )
-    if bound.value is None:
-        return (
-            "Devices differ, and not all ranks of the baseline recorded their times: how much faster "
-            "its work could be done is unknown."
-        )
-    return (
-        "Devices differ: with all at work all the time, each at its own speed, and no communication, the "
-        f"baseline's work would be done {bound.value:.3f} times as fast. No other division of the same "
-        "work can exceed that."
-    )
-
-
 def differ(run: Run) -> bool:
     """Whether the ranks have unequal devices: as configured, by their model, or by measured steps."""
     models = {str(row["device_model"]) for row in ranks_of(run) if row.get("device_model") is not None}
@@ -87,23 +64,11 @@ def differ(run: Run) -> bool:
     return uneven_devices(run) or len(models) > 1 or traced
 
 
-def balanced_bound(train_s: float, *, busy_s: Sequence[float], samples: Sequence[float]) -> float:
-    """The bound where devices differ: T / T*, with T* the time of the same samples in perfect balance.
-
-    train_s: T, seconds of the baseline's training. busy_s: by rank, the seconds in which it neither was
-    exposed to transfers nor waited for others. samples: by rank, in any unit. Source: docs/method.md, "Why
-    an arm is faster".
-    """
-    together = math.fsum(n / c for n, c in zip(samples, busy_s, strict=True))
-    return train_s / (math.fsum(samples) / together)
-
-
-def upper_limit(bounds: Sequence[float], *, level: float = LEVEL) -> float | None:
-    """Upper one-sided limit of the bound from one bound per run: t on their logarithms; None below 3 runs."""
+def upper_limit(bounds: Sequence[float]) -> float | None:
+    """Upper one-sided 95 % limit of the bound from one bound per run: t on their logarithms; None below 3."""
     if len(bounds) < FEWEST_RUNS:
         return None
-    logs = mean_of(Times(tuple(bounds)).logs)
-    return exponential(logs.difference + float(stdtrit(logs.df, level)) * logs.error)
+    return exponential(mean_of([math.log(bound) for bound in bounds], level=0.9).interval.high)
 
 
 def _communication(run: Run) -> float | None:
@@ -116,7 +81,11 @@ def _communication(run: Run) -> float | None:
 
 
 def _balanced(run: Run) -> float | None:
-    """None unless every rank's parts and samples are known."""
+    """T / T*, with T* the time of the same samples in perfect balance, each rank at its own speed.
+
+    A rank is busy while it neither is exposed to transfers nor waits for others. None unless every rank's
+    parts and samples are known.
+    """
     times, nodes = by_rank(run), value_at(run.config, "cluster", "ranks_per_node")
     if not isinstance(nodes, list) or sum(nodes) != len(times):
         return None
@@ -128,5 +97,6 @@ def _balanced(run: Run) -> float | None:
     if len(samples) != len(times) or min(*busy, *samples) <= 0:
         return None
     train_s = max(rank["train_s"] for rank in times)
+    together = math.fsum(n / c for n, c in zip(samples, busy, strict=True))
     # Never below 1 but for rounding: no rank is busy longer than the slowest trains.
-    return max(1.0, balanced_bound(train_s, busy_s=busy, samples=samples))
+    return max(1.0, train_s / (math.fsum(samples) / together))

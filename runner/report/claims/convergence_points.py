@@ -22,6 +22,7 @@ from ..data.load import Run, number
 from ..statistics import noise_floor
 from ..statistics.noise_floor import Shift
 from ..statistics.welch import Times, holm
+from .arm_speedup import diverged, timing_only
 from .paper_claims import read_keys
 
 FOLDER = "convergence"
@@ -102,17 +103,13 @@ def read(file: Path) -> Reference:
     """The reference of one file. Raises ConfigError."""
     tree = read_keys(file, _KEYS)
     try:
-        for key, kind, allowed in (
-            ("workload", dict, "keys and values"),
-            ("samples", list, "a list of numbers"),
-        ):
-            if not isinstance(tree[key], kind):
-                raise ConfigError(f"{key}={tree[key]}: must be {allowed}")
-        texts = {key: str(tree[key]) for key in ("command", "date")}
-        samples = tuple(tree["samples"])
-        return Reference(
-            name=file.stem, workload=tree["workload"], samples=samples, missed=tree["missed"], **texts
-        )
+        if not isinstance(tree["workload"], dict):
+            raise ConfigError(f"workload={tree['workload']}: must be keys and values")
+        if not isinstance(tree["samples"], list):
+            raise ConfigError(f"samples={tree['samples']}: must be a list of numbers")
+        fields: dict[str, Any] = {**tree, "samples": tuple(tree["samples"])}
+        fields |= {key: str(tree[key]) for key in ("command", "date")}
+        return Reference(name=file.stem, **fields)
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from error
 
@@ -144,33 +141,19 @@ class ConvergenceCheck:
     shifts: Mapping[str, Shift] = field(default_factory=dict)
     flagged: Mapping[str, str] = field(default_factory=dict)
 
-    def reasons(self, *arms: Arm) -> tuple[str, ...]:
-        """Why there is no verdict between these arms."""
-        return tuple(self.flagged[arm.label] for arm in arms if arm.label in self.flagged)
-
-    @property
-    def sentence(self) -> str:
-        """With which references the samples were compared, or why not."""
-        if self.untrained:
-            return f"{self.untrained[0].upper()}{self.untrained[1:]}: no claim on times can rest on it."
-        if not self.known:
-            return "No stored reference for this workload: whether the baseline is weak is not known."
-        stored = [f"{len(each.samples)} stored runs of {each.name} ({each.date})" for each in self.known]
-        return f"Samples to target were compared with {words.listed(stored)}."
-
 
 def check_convergence(
     comparison: Comparison, baseline: Arm, references: Sequence[Reference]
-) -> ConvergenceCheck | None:
-    """None without a target, unless the baseline learnt nothing. No verdict is about second baselines and the
-    placebo: they are left out.
+) -> ConvergenceCheck:
+    """Without one target nothing is compared. No verdict is about second baselines and the placebo: they are
+    left out.
 
     A run that missed the target enters with all samples it used, as it does in a reference: it needs at least
     so many.
     """
     untrained = learnt_nothing(baseline)
     if len(comparison.targets) != 1:
-        return ConvergenceCheck(untrained=untrained) if untrained else None
+        return ConvergenceCheck(untrained=untrained)
     config = baseline.runs[0].config
     reference, known = match(config, references), of_same_task(config, references)
     samples = {
@@ -178,17 +161,17 @@ def check_convergence(
         for arm in comparison.arms
         if not arm.runs[0].role
     }
-    of_baseline = samples[baseline.label]
-    weak = ""
+    weak, of_baseline = "", samples[baseline.label]
     if of_baseline.seconds and (found := worse_than_known(of_baseline, known)):
         better, shift = found
-        weak = f"weak baseline: {_needs(baseline.label, shift, better)}){_other_settings(better, config)}"
+        own = workload_of(config)
+        other = [f"{key}={value}" for key, value in better.workload.items() if own.get(key) != value]
+        having = f", which have {', '.join(other)}" if other else ""
+        weak = f"weak baseline: {_needs(baseline.label, shift, better)}{having}"
     recorded = {label: each for label, each in samples.items() if each.seconds}
     shifts = noise_floor.any_better(Times(reference.samples), recorded) if reference else {}
     flagged = {
-        label: f"{label} needs fewer samples than it should, flagged until explained: "
-        f"{_needs(label, shift, reference)}; {shift.adjusted:.2g} after correction for "
-        f"{words.count(len(shifts), 'arm')})"
+        label: f"{_needs(label, shift, reference)}: fewer than it should, flagged until explained"
         for label, shift in shifts.items()
         if reference and shift.flagged
     }
@@ -228,12 +211,12 @@ def at_chance(run: Run) -> bool:
     Guessing has an accuracy of 1 / classes (top5: 5 / classes); a model is better from three standard errors
     of an accuracy on. A loss or metric that is no number is no better.
     """
+    if timing_only(run):  # nothing is to be learnt
+        return False
+    if diverged(run):
+        return True
     last, classes = run.final, number(run.summary.get("classes"))
     guesses = {"accuracy": 1, "top5": 5}.get(run.judged_by.key)
-    if (run.config.get("launcher") or {}).get("timing_only"):  # nothing is to be learnt
-        return False
-    if run.state == "diverged" or (last is not None and not math.isfinite(last)):
-        return True
     if last is None or not classes or guesses is None or guesses >= classes:
         return False
     chance, count = guesses / classes, number(run.evaluations[-1].get("count")) if run.evaluations else None
@@ -241,18 +224,11 @@ def at_chance(run: Run) -> bool:
     return last <= chance + ABOVE_CHANCE * error
 
 
-def _other_settings(reference: Reference, config: Mapping[str, Any]) -> str:
-    """The settings of a reference that a run does not have."""
-    own = workload_of(config)
-    other = [f"{key}={value}" for key, value in reference.workload.items() if own.get(key) != value]
-    return f", which have {', '.join(other)}" if other else ""
-
-
 def _needs(label: str, shift: Shift, reference: Reference) -> str:
-    """Up to the p of this test alone; the bracket is still open."""
-    times = math.exp(shift.log_shift)
-    stored = f"the stored runs of {reference.name}"
-    return f"{label} needs {times:.3f} times the samples of {stored} (p = {shift.p:.2g}"
+    stored = f"the samples of the stored runs of {reference.name}"
+    return (
+        f"{label} needs {math.exp(shift.log_shift):.3f} times {stored} (corrected p = {shift.adjusted:.2g})"
+    )
 
 
 def samples_to_target(runs: Iterable[Run]) -> list[float]:

@@ -16,8 +16,8 @@ from ..statistics.verdict import Bound
 from ..statistics.welch import Interval
 from ..target import baseline_of
 from . import recorded
+from .arm_speedup import level_of, rated, rates
 from .fairness import fairness, forbidding
-from .speedups import level_of, rated, rates
 
 FEWEST = 2  # runs; there is no mean of one
 SLOWER = "the machine was busy, or its threads are in each other's way"

@@ -18,11 +18,13 @@ from ..statistics import quality, verdict
 from ..statistics.several_arms import Family
 from ..statistics.verdict import Bound, Conditions, Hypothesis, Verdict
 from ..statistics.welch import FEWEST_RUNS, Estimate, Interval, Ratio
-from . import recorded, speedups
+from . import arm_speedup, recorded
+from .arm_speedup import ArmSpeedup, evaluations
+from .bounds import ceiling_of
 from .core_efficiency import headroom
 from .fairness import FairnessRow, alone, by_design, in_words
 from .paper_claims import Claim
-from .speedups import ArmSpeedup, Speedups, evaluations
+from .speedups import Speedups
 
 NO_ARM = "no arm here is about it"
 TIME = ("fixed_work", "time_to_target", "efficiency")
@@ -128,7 +130,7 @@ def _conditions(claim: Claim, study: Speedups, line: ArmSpeedup, table: list[Fai
         claim.comparator != "ddp" and _is(study.against, claim.comparator)
     )
     # How many samples a second a machine does has nothing to do with what is learnt.
-    untrained = study.guard.untrained if study.guard and claim.headline != "efficiency" else ""
+    untrained = study.guard.untrained if claim.headline != "efficiency" else ""
     by_checks = _by_checks(claim, study, line.arm)
     forbidden = (
         *(why for name, why in by_checks if name == "records intact"),
@@ -174,7 +176,7 @@ def _bound(claim: Claim, study: Speedups, line: ArmSpeedup, floor: float) -> Bou
     # A bound of communication does not include idle cores. Where computing is modelled none idles.
     if claim.headline == "efficiency" and not all(recorded.paced(run) for run in study.against.runs):
         return headroom(study.comparison, study.against, floor)
-    return study.ceiling(line.arm, to_target=claim.headline == "time_to_target")
+    return ceiling_of(study.bound, line.arm, to_target=claim.headline == "time_to_target")
 
 
 def _stated(claim: Claim, run: Run) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
@@ -290,7 +292,7 @@ def efficiency(case: _Case) -> Made:
     """Samples per second of the runs that did all their work; fairness requires the same machines."""
 
     def rates(each: ArmSpeedup) -> Ratio | None:
-        return speedups.rates(case.study.against, each.arm)
+        return arm_speedup.rates(case.study.against, each.arm)
 
     return _time(case, rates), f"{words.interval(rates(case.line))} in samples per second"
 
@@ -307,7 +309,7 @@ def quality_at_time(case: _Case) -> Made:
     def points_of(each: ArmSpeedup) -> Estimate | None:
         return quality.difference(base, _points_at(each.arm.counted, limit_s), level=case.study.level)
 
-    points, steps = points_of(case.line), speedups.rates(against, arm)
+    points, steps = points_of(case.line), arm_speedup.rates(against, arm)
     conditions = quality.at_equal_time(case.conditions, steps.interval if steps else None)
     text = f"{points.difference:+.2f} points" if points else "no difference"
     measured = f"{text} at equal time, {words.interval(steps)} in time per sample"

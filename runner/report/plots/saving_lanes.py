@@ -11,7 +11,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from .. import words
 from ..answers import in_order, points_words, until
-from ..claims.speedups import ArmSpeedup, Speedups
+from ..claims.arm_speedup import ArmSpeedup
+from ..claims.speedups import Speedups
 from ..statistics.welch import Ratio
 from .arm_style import colour, marker
 from .style import BAND, EDGE, GREY, INK, PAPER, plain, short

@@ -4,14 +4,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ..answers import figure_in_words, in_order, limits, paper_rows, paper_table, recommendation, setting
-from ..claims.claim_tables import (
-    claim_rows,
-    fairness_rows,
-    fairness_tables,
-    sentences,
-    speedup_remarks,
-    speedup_rows,
-)
+from ..claims.claim_tables import claim_rows, fairness_rows, speedup_rows
 from ..claims.judge import NO_ARM, JudgedClaim
 from ..claims.speedups import Speedups
 from ..data.arms import Comparison, row_of
@@ -52,7 +45,8 @@ class AnswerSection(Section):
 {{ comparison.world_in_words }} · baseline {{ speedups.baseline.label }}</p>
 <{{ section.heading }} class="sentence">
 {{- section.recommendation(speedups) | replace(" %", "\u00a0%") }}</{{ section.heading }}>
-<p class="limits">{{ section.limits(speedups) | replace(" %", "\u00a0%") }}</p>
+{% set limits = section.limits(speedups) %}
+{% if limits %}<p class="limits">{{ limits | replace(" %", "\u00a0%") }}</p>{% endif %}
 {% if speedups.exploratory %}<p class="limits">{{ speedups.exploratory }}</p>{% endif %}
 {{ page.figure(pictures[loop.index0], results.anchors([comparison])) }}
 {% set papers = section.paper_rows(speedups, results.judged) %}
@@ -98,20 +92,19 @@ takes three runs or more of ddp, or of study.baseline, and of another arm.</{{ s
 {% endif %}
 {% for speedups in results.speedups if speedups.lines %}
 <details><summary>The numbers of every arm{{ section.among(speedups.comparison) }}</summary>
-{% for sentence in section.sentences(speedups) %}
-<p class="soft">{{ sentence }}</p>
-{% endfor %}
 {% set rows = section.paper_table(speedups) %}
 <div class="wide" role="region" aria-label="Numbers of every arm" tabindex="0">
 <table><caption>Share of the time of <strong>{{ speedups.baseline.label }}</strong> that is saved, with
-{{ "%g" | format(100 * speedups.level) }} % intervals; points: arm minus baseline.</caption>
+{{ "%g" | format(100 * speedups.level) }} % intervals; points: arm minus baseline.
+{% if speedups.budget_s %} A run that has not reached the target counts as a failure after
+{{ words.seconds(speedups.budget_s) }} of training.{% endif %}</caption>
 <thead><tr>{% for name in rows[0] %}<th scope="col">{{ name }}</th>{% endfor %}
 <th scope="col" class="text">remarks</th></tr></thead><tbody>
 {% for row in rows %}
 {% set line = section.in_order(speedups)[loop.index0] %}
 <tr><th scope="row">{{ swatch(line.arm.index) }}{{ row.arm }}</th>
 {% for cell in (row.values() | list)[1:] %}<td>{{ cell }}</td>{% endfor %}
-<td class="text">{{ section.speedup_remarks(speedups, line) | join("; ") }}</td></tr>
+<td class="text">{{ line.notes | join("; ") }}</td></tr>
 {% endfor %}
 </tbody></table></div></details>
 {% endfor %}
@@ -120,7 +113,6 @@ takes three runs or more of ddp, or of study.baseline, and of another arm.</{{ s
     in_order, limits, setting = staticmethod(in_order), staticmethod(limits), staticmethod(setting)
     paper_rows, recommendation = staticmethod(paper_rows), staticmethod(recommendation)
     paper_table = staticmethod(paper_table)
-    sentences, speedup_remarks = staticmethod(sentences), staticmethod(speedup_remarks)
 
     @property
     def heading(self) -> str:
@@ -155,7 +147,7 @@ takes three runs or more of ddp, or of study.baseline, and of another arm.</{{ s
         return with_rows(
             speedups=speedup_rows(self.results.speedups),
             claims=claim_rows(compared),
-            fairness=fairness_rows(fairness_tables(self.results.speedups, compared)),
+            fairness=fairness_rows(self.results.speedups, compared),
         )
 
     def printed(self) -> dict[str, Rows]:

@@ -2,8 +2,8 @@
 
 from functools import cached_property
 
+from ..claims.arm_speedup import rated
 from ..claims.core_efficiency import Matrix, efficiency_words, matrix
-from ..claims.speedups import rated
 from ..data.arms import ONE_CORE, Comparison
 from ..data.means import TIME_SHARES
 from ..section import Rows, Section, with_rows

@@ -9,10 +9,12 @@ import pytest
 from sharing import Make, compared, there
 
 from daso_bench.runner.report import answers, words
+from daso_bench.runner.report.checks import noise
 from daso_bench.runner.report.checks.check import Check
+from daso_bench.runner.report.claims.arm_speedup import smallest_gain
 from daso_bench.runner.report.claims.judge import judge
 from daso_bench.runner.report.claims.paper_claims import load
-from daso_bench.runner.report.claims.speedups import Speedups, smallest_gain, speedups_of
+from daso_bench.runner.report.claims.speedups import Speedups, speedups_of
 from daso_bench.runner.report.statistics.noise_floor import NoiseFloor
 from daso_bench.runner.report.statistics.welch import Times, welch
 
@@ -61,8 +63,8 @@ def test_the_fastest_arm_of_equal_accuracy_is_recommended_and_a_loss_is_named(st
         " baseline's time at equal accuracy"
     )
     assert "hsgd saves 60 % [58, 62] of the baseline's time but loses 6.0 points of accuracy" in sentence
-    assert "daso (55 % [53, 57]) saves time, but a loss of more than 0.5 points of accuracy" in sentence
-    assert "lasgd takes longer than the baseline; for sgp nothing is shown." in sentence
+    assert "time is saved by daso (55 % [53, 57]), but a loss of more than 0.5 points of accuracy" in sentence
+    assert "slower than the baseline: lasgd; for sgp nothing is shown." in sentence
     order = ["hsgd", "daso", "ednncomm", "sgp", "lasgd"]
     assert [line.arm.label for line in answers.in_order(study)] == order
 
@@ -80,18 +82,18 @@ def test_a_forbidden_arm_is_never_recommended(study: Speedups) -> None:
 
 def test_without_an_equal_accuracy_nothing_is_recommended(study: Speedups) -> None:
     assert "no arm is recommended; hsgd saves 60 %" in answers.recommendation(of(study, "hsgd"))
-    assert "no arm is recommended; daso (55 %" in answers.recommendation(of(study, "daso"))
+    assert "no arm is recommended; time is saved by daso (55 %" in answers.recommendation(of(study, "daso"))
     found = of(study, "ednncomm")
     diverged = replace(found, lines=[replace(found.lines[0], diverged=True)])
     assert answers.recommendation(diverged).endswith("time, but one of its runs diverged.")
 
 
-def test_without_a_noise_floor_nothing_is_shown_and_the_measured_gain_is_named(study: Speedups) -> None:
+def test_without_a_noise_floor_nothing_is_shown(study: Speedups) -> None:
     unknown = NoiseFloor(clock=None, fresh=None)
     found = replace(of(study, "ednncomm"), fixed_floor=unknown, target_floor=unknown)
     assert answers.recommendation(found).endswith(
         "no arm is recommended; for ednncomm nothing is shown, because the noise of the baseline was not"
-        " measured; measured: ednncomm 50 % [48, 52]."
+        " measured."
     )
 
 
@@ -108,18 +110,12 @@ def test_what_forbids_all_verdicts_stands_in_the_sentence(study: Speedups) -> No
     )
 
 
-def test_the_limits_are_the_bound_and_the_smallest_gain_that_shows(study: Speedups) -> None:
-    """A share of 0.3 of each run is communication and waiting."""
+def test_the_smallest_gain_that_shows_is_named_by_the_check(study: Speedups) -> None:
     found = of(study, "ednncomm")
-    sentence = answers.limits(found)
-    assert sentence.startswith("At most 30 % of the baseline's time (1.43×) could be saved here")
     ratio, floor = there(found.lines[0].fixed_work), there(found.fixed_floor.floor)
     least = smallest_gain(ratio, floor)
     assert least == pytest.approx(math.exp(ratio.estimate.detectable) * (1 + floor))
-    assert f"With 5 runs an arm, a gain below {words.factor(least)}" in sentence
-    none = replace(found.lines[0], fixed_work=None, to_target=None)
-    unknown = replace(found, lines=[none], fixed_floor=NoiseFloor(clock=None, fresh=None))
-    assert "Which gain would show is not known" in answers.limits(unknown)
+    assert f"a gain below {least:.2f}× in the time of all work" in noise.check(found).sentence
 
 
 def test_a_target_is_a_percentage_unless_it_is_a_loss(
@@ -138,7 +134,7 @@ def test_a_paper_has_one_row_with_its_claims_and_its_verdict(study: Speedups) ->
     assert daso["measured"].startswith("daso: 55 % [53, 57] of the time saved, 0.0 [−")
     unfair = forbidding(found, {"daso": "other learning rate"})
     first, second = answers.paper_rows(unfair, judge(load(), [unfair]))
-    assert first["verdict"].endswith("no verdict (other learning rate)")
+    assert first["verdict"].endswith("no verdict (daso: other learning rate)")
     assert "other learning rate" not in second["verdict"]
 
 

@@ -26,7 +26,7 @@ def test_a_report_finds_the_users_own_points_and_claims_wherever_they_lie(make_r
     study(make_run, tmp_path / "in", arm=FAST, fresh=1.0)
     page = report(tmp_path / "in", tmp_path / "out", own(tmp_path / "own", tmp_path / "in"))
     said = page.read_text()
-    assert "Samples to target were compared with 11 stored runs of mine" in said
+    assert "samples to target were compared with 11 stored runs of mine" in said
     assert "mine_time" in (tmp_path / "out" / "claims.csv").read_text()
     command = (
         "daso-bench report DIR --output OUT --config-dir OWN</code>, where DIR is the folder of the runs"

@@ -16,15 +16,16 @@ from test_speedups import Make, answered, comparisons_of, study
 from daso_bench.runner.config.load import requests
 from daso_bench.runner.machine import environment
 from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.report.answers import limits
 from daso_bench.runner.report.claims.bounds import (
     BALANCE,
     COMMUNICATION,
     bound_of,
+    ceiling_of,
     differ,
-    in_words,
     upper_limit,
 )
-from daso_bench.runner.report.claims.claim_tables import sentences, speedup_rows
+from daso_bench.runner.report.claims.claim_tables import speedup_rows
 from daso_bench.runner.report.claims.judge import judge
 from daso_bench.runner.report.claims.paper_claims import load
 from daso_bench.runner.report.claims.speedups import Speedups
@@ -59,7 +60,6 @@ def test_of_equal_devices_it_is_what_communication_costs(make_run: Make, tmp_pat
     found = of(tmp_path)
     assert found.value == pytest.approx(1 / 0.7)
     assert found.of == COMMUNICATION
-    assert "no saving of communication can exceed that" in in_words(found)
 
 
 def test_of_unequal_devices_it_is_that_of_perfect_balance(make_run: Make, tmp_path: Path):
@@ -69,7 +69,6 @@ def test_of_unequal_devices_it_is_that_of_perfect_balance(make_run: Make, tmp_pa
     found = of(tmp_path)
     assert found.value == found.limit == pytest.approx(0.6875 / 0.25)
     assert found.of == BALANCE
-    assert "2.750 times as fast. No other division" in in_words(found)
 
 
 def test_exposed_transfers_are_taken_out_of_it_too(make_run: Make, tmp_path: Path):
@@ -106,7 +105,6 @@ def test_where_the_speeds_of_ranks_cannot_be_known_the_bound_is_unknown_and_that
     recorded(path, waiting, told=told)
     found = of(tmp_path)
     assert (found.value, found.limit, found.of) == (None, None, BALANCE)
-    assert in_words(found).endswith("is unknown.")
 
 
 def test_the_upper_limit_of_the_bound_is_one_sided() -> None:
@@ -117,24 +115,23 @@ def test_the_upper_limit_of_the_bound_is_one_sided() -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "expected"),
+    ("device", "models", "expected"),
     [
-        ({"speeds": SPEEDS}, True),
-        ({"trace": "steps.csv"}, True),
-        ({"jitter": "gaussian"}, False),
+        ({"speeds": SPEEDS}, (), True),
+        ({"trace": "steps.csv"}, (), True),
+        ({"jitter": "gaussian"}, (), False),
+        (None, ("A100", "A100"), False),
+        (None, ("A100", "V100"), True),
     ],
 )
-def test_which_devices_differ(make_run: Make, tmp_path: Path, device: Any, expected: bool):
-    assert differ(load_run(recorded(make_run(tmp_path), PACED, device=device), "it")) is expected
-
-
-def test_two_models_of_devices_differ(make_run: Make, tmp_path: Path):
+def test_which_devices_differ(
+    make_run: Make, tmp_path: Path, device: Any, models: Sequence[str], expected: bool
+):
     path = make_run(tmp_path)
-    for models, expected in ((["A100", "A100"], False), (["A100", "V100"], True)):
-        (path / "environment.json").write_text(
-            json.dumps({"ranks": [{"device_model": model} for model in models]})
-        )
-        assert differ(load_run(path, "it")) is expected
+    if device:
+        recorded(path, PACED, device=device)
+    (path / "environment.json").write_text(json.dumps({"ranks": [{"device_model": m} for m in models]}))
+    assert differ(load_run(path, "it")) is expected
 
 
 def claimed(root: Path) -> tuple[Speedups, str]:
@@ -153,7 +150,7 @@ def test_a_claim_above_the_bound_is_not_testable_and_one_below_is(make_run: Make
         recorded(path, PACED)
     found, said = claimed(tmp_path)
     assert not said.startswith("not testable")
-    assert any("2.750 times as fast. No other division" in sentence for sentence in sentences(found))
+    assert limits(found).startswith("At most 64 % of the baseline's time (2.8×) could be saved here")
     (row,) = speedup_rows([found])
     assert (row["bound"], row["bound_of"]) == (pytest.approx(2.75), "balance and communication")
     for path in find_runs(tmp_path):
@@ -170,6 +167,7 @@ def test_an_unknown_bound_is_no_number_anywhere(make_run: Make, tmp_path: Path):
     found, said = claimed(tmp_path)
     assert not said.startswith("not testable")
     assert {(row["bound"], row["bound_of"]) for row in speedup_rows([found])} == {(None, "unknown")}
+    assert limits(found).endswith("devices differ, and not all ranks recorded their times.")
 
 
 WORDS = "launcher=simulated cluster.nodes=2 cluster.ranks_per_node=2 cluster.device.tflops=null model=mlp "
@@ -205,11 +203,10 @@ def test_recorded_runs_on_four_speeds_stay_below_the_bound_and_exceed_that_of_eq
 
 
 def stating(root: Path, **fields: Any) -> None:
-    """Every run of daso below `root` with these fields in its summary."""
+    """Every run below `root` with these fields in its summary."""
     for path in find_runs(root):
-        if path.name.startswith("daso"):
-            *rows, summary = (path / "metrics.jsonl").read_text().splitlines()
-            (path / "metrics.jsonl").write_text("\n".join([*rows, json.dumps(json.loads(summary) | fields)]))
+        *rows, summary = (path / "metrics.jsonl").read_text().splitlines()
+        (path / "metrics.jsonl").write_text("\n".join([*rows, json.dumps(json.loads(summary) | fields)]))
 
 
 def test_an_arm_that_waits_by_its_own_schedule_has_a_lower_ceiling(make_run: Make, tmp_path: Path):
@@ -218,10 +215,11 @@ def test_an_arm_that_waits_by_its_own_schedule_has_a_lower_ceiling(make_run: Mak
     stating(tmp_path, communication_share=0.5, communication_share_to_target=0.8)
     found = answered(tmp_path)
     (line,) = found.lines
-    assert found.ceiling(line.arm).value == pytest.approx(1 / 0.85)
-    assert found.ceiling(line.arm, to_target=True).value == pytest.approx(1 / 0.94)
-    assert found.ceiling(found.baseline).value == found.bound.value == pytest.approx(1 / 0.7)
-    assert found.ceiling(line.arm).limit == found.bound.limit, "of no schedule of ours"
+    whole = ceiling_of(found.bound, line.arm, to_target=False)
+    assert whole.value == pytest.approx(1 / 0.85)
+    assert ceiling_of(found.bound, line.arm, to_target=True).value == pytest.approx(1 / 0.94)
+    assert found.bound.value == pytest.approx(1 / 0.7)
+    assert whole.limit == found.bound.limit, "of no schedule of ours"
 
 
 @pytest.mark.parametrize("share", [0.0, math.nan, 1.5, "half", None])
@@ -229,7 +227,7 @@ def test_a_share_that_is_none_lowers_no_ceiling(make_run: Make, tmp_path: Path, 
     study(make_run, tmp_path, fresh=1.0)
     stating(tmp_path, communication_share=share)
     found = answered(tmp_path)
-    assert found.ceiling(found.lines[0].arm) == found.bound
+    assert ceiling_of(found.bound, found.lines[0].arm, to_target=False) == found.bound
 
 
 def verdict_on(root: Path, value: float) -> Verdict:

@@ -1,6 +1,5 @@
 """Stored samples to target: files and the runs they apply to; weak baselines, and arms that are too good."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,16 +10,14 @@ import pytest
 import yaml
 from asking import requests
 from sharing import there
+from test_bounds import stating
 from test_speedups import BASE, Make, comparisons_of, runs_of, study
 
 from daso_bench.runner.config import groups
 from daso_bench.runner.report.checks.baseline_strength import check
-from daso_bench.runner.report.claims.claim_tables import (
-    sentences,
-    speedup_remarks,
-    speedup_rows,
-)
+from daso_bench.runner.report.claims.claim_tables import speedup_rows
 from daso_bench.runner.report.claims.convergence_points import (
+    ConvergenceCheck,
     Reference,
     load,
     match,
@@ -32,7 +29,7 @@ from daso_bench.runner.report.claims.convergence_points import (
 from daso_bench.runner.report.claims.judge import JudgedClaim, judge
 from daso_bench.runner.report.claims.paper_claims import load as load_claims
 from daso_bench.runner.report.claims.speedups import Speedups, all_speedups
-from daso_bench.runner.report.data.load import Run, find_runs, load_runs
+from daso_bench.runner.report.data.load import Run, load_runs
 from daso_bench.runner.report.show_verdicts import show_verdicts
 from daso_bench.runner.report.statistics.welch import Times
 from daso_bench.runner.studies.pilot import baseline_of
@@ -120,14 +117,7 @@ AS_STORED = tuple(CROSSED * (1 + 0.01 * number) for number in range(-5, 6))
 
 
 def reference(run: Run, samples: Sequence[float] = AS_STORED) -> Reference:
-    return Reference(
-        name="mine",
-        workload=workload_of(run.config),
-        samples=tuple(samples),
-        missed=0,
-        command="daso-bench pilot +study=mine --reference",
-        date="2026-01-01",
-    )
+    return replace(good(), workload=workload_of(run.config), samples=tuple(samples))
 
 
 def held(root: Path, *references: Reference) -> Speedups:
@@ -152,7 +142,7 @@ def test_a_baseline_that_needs_more_samples_than_stored_is_weak(make_run: Make, 
     found = held(tmp_path, stored(tmp_path, 1.1))
     (reason,) = found.forbidden
     assert reason.startswith("weak baseline: ddp needs 1.10")
-    assert "stored runs of mine (p = " in reason
+    assert "stored runs of mine (corrected p = " in reason
     assert judged(found).verdict.word == "no verdict"
     assert reason in judged(found).verdict.reasons
 
@@ -161,7 +151,7 @@ def test_a_baseline_like_the_stored_one_is_not_weak_and_it_is_said(make_run: Mak
     study(make_run, tmp_path, fresh=1.0)
     found = held(tmp_path, stored(tmp_path))
     assert found.forbidden == ()
-    assert "Samples to target were compared with 11 stored runs of mine (2026-01-01)." in sentences(found)
+    assert check(found).sentence == "samples to target were compared with 11 stored runs of mine (2026-01-01)"
     assert speedup_rows([found])[0]["reference"] == "mine"
 
 
@@ -171,12 +161,11 @@ def test_an_arm_that_needs_fewer_samples_gets_no_verdict_and_the_others_do(make_
     runs_of(make_run, tmp_path, "sgp", BASE, (0.6, 0.7, 0.76, 0.78), exposed=0.5)
     found = held(tmp_path, stored(tmp_path))
     assert found.forbidden == ()
-    assert list(there(found.guard).flagged) == ["sgp"]
-    by_arm = {line.arm.label: speedup_remarks(found, line) for line in found.shown}
-    (flag,) = [note for note in by_arm["sgp"] if "fewer samples than it should, flagged until" in note]
-    assert flag.endswith(" after correction for 3 arms)")
-    assert "(p = " in flag
-    assert not any("fewer samples" in note for note in by_arm["daso"])
+    assert list(found.guard.flagged) == ["sgp"]
+    strip = check(found)
+    assert strip.level == "amber"
+    assert strip.sentence.startswith("sgp needs 0.7")
+    assert strip.sentence.endswith("): fewer than it should, flagged until explained")
     assert judged(found).verdict.word != "no verdict"
     assert judged(found, arm="sgp").verdict.word == "no verdict"
 
@@ -201,7 +190,7 @@ def test_an_arm_that_is_significant_alone_and_not_among_all_gets_its_verdict(mak
         ]
         make_run(tmp_path, "sgp", seed, rows=rows, place={"arm": "sgp", "role": ""}, exposed=0.5)
     found = held(tmp_path, stored(tmp_path))
-    guard = there(found.guard)
+    guard = found.guard
     shift = guard.shifts["sgp"]
     assert shift.p < 0.05 < shift.adjusted
     assert guard.flagged == {}
@@ -213,8 +202,9 @@ def test_an_arm_that_is_significant_alone_and_not_among_all_gets_its_verdict(mak
 def test_a_baseline_that_is_too_good_gives_no_verdict_against_it(make_run: Make, tmp_path: Path):
     study(make_run, tmp_path, fresh=1.0, exposed=0.5)
     found = held(tmp_path, stored(tmp_path, 0.9))
-    assert set(there(found.guard).flagged) == {"ddp", "daso"}
-    assert any(sentence.startswith("ddp needs fewer samples") for sentence in sentences(found))
+    assert set(found.guard.flagged) == {"ddp", "daso"}
+    assert check(found).sentence.startswith("ddp needs 0.90")
+    assert judged(found).verdict.word == "no verdict"
 
 
 def test_runs_that_missed_count_with_all_they_used(make_run: Make, tmp_path: Path):
@@ -230,14 +220,12 @@ def test_another_workload_has_no_reference_and_that_is_said(make_run: Make, tmp_
     changed = {name: value for name, value in other.workload.items() if not name.startswith("model")}
     found = held(tmp_path, replace(other, workload=changed))
     assert found.forbidden == ()
-    assert any(sentence.startswith("No stored reference for this workload") for sentence in sentences(found))
+    assert check(found).sentence == "nothing is stored for this workload"
 
 
 def test_without_a_target_nothing_is_held_against_anything(make_run: Make, tmp_path: Path):
     study(make_run, tmp_path, fresh=1.0, target=None)
-    found = held(tmp_path)
-    assert found.guard is None
-    assert not any("reference" in sentence for sentence in sentences(found))
+    assert held(tmp_path).guard == ConvergenceCheck()
 
 
 def elsewhere(root: Path, times: float = 1.0, **workload: Any) -> Reference:
@@ -254,8 +242,8 @@ def test_a_baseline_is_weak_where_other_settings_need_fewer_samples(make_run: Ma
     assert reason.startswith("weak baseline: ddp needs 1.20")
     assert reason.endswith("), which have optimizer.lr=0.2")
     assert check(found).forbids == {"ddp": "weak baseline"}
-    assert there(found.guard).reference is not None, "arms are compared with their own settings"
-    assert list(there(found.guard).flagged) == []
+    assert found.guard.reference is not None, "arms are compared with their own settings"
+    assert list(found.guard.flagged) == []
 
 
 @pytest.mark.parametrize(
@@ -310,14 +298,6 @@ GAINS = ("reproduced", "partly", "supported", "smaller here", "contradicted")
 GUESSES = (0.10, 0.11, 0.09, 0.12)  # of ten classes, 360 samples
 
 
-def with_classes(root: Path, classes: int) -> None:
-    """Every run below `root` with so many classes in its summary."""
-    for path in find_runs(root):
-        *rows, summary = (path / "metrics.jsonl").read_text().splitlines()
-        row = json.dumps(json.loads(summary) | {"classes": classes})
-        (path / "metrics.jsonl").write_text("\n".join([*rows, row]))
-
-
 @pytest.mark.parametrize(
     ("target", "said"),
     [
@@ -330,9 +310,9 @@ def test_where_nothing_learns_nothing_is_won_and_nothing_is_kept(
 ):
     """A learning rate of nothing for all arms: the arm is faster, and loses no accuracy."""
     study(make_run, tmp_path, fresh=1.0, arm=(50, 52, 48, 54, 46), accuracies=GUESSES, target=target)
-    with_classes(tmp_path, 10)
+    stating(tmp_path, classes=10)
     found = held(tmp_path)
-    assert there(found.guard).untrained == said
+    assert found.guard.untrained == said
     strip = check(found)
     assert (strip.level, list(strip.forbids)) == ("red", ["ddp"])
     assert replace(found, checks=(strip,)).not_comparable(found.lines[0].arm) != ""
@@ -347,11 +327,11 @@ def test_where_nothing_learns_nothing_is_won_and_nothing_is_kept(
 
 def test_what_is_better_than_chance_or_has_unknown_classes_is_no_ground(make_run: Make, tmp_path: Path):
     study(make_run, tmp_path, fresh=1.0, accuracies=(0.1, 0.12, 0.14, 0.16), target=None)
-    assert held(tmp_path).guard is None
-    with_classes(tmp_path, 10)
-    assert held(tmp_path).guard is None, "0.16 is more than three standard errors above a tenth"
-    with_classes(tmp_path, 5)
-    assert there(held(tmp_path).guard).untrained == "no run of ddp is better than chance"
+    assert held(tmp_path).guard.untrained == ""
+    stating(tmp_path, classes=10)
+    assert held(tmp_path).guard.untrained == "", "0.16 is more than three standard errors above a tenth"
+    stating(tmp_path, classes=5)
+    assert held(tmp_path).guard.untrained == "no run of ddp is better than chance"
 
 
 def test_the_strip_says_how_strong_the_baseline_is(make_run: Make, tmp_path: Path):

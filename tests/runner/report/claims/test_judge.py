@@ -9,7 +9,7 @@ from test_speedups import ARM, BASE, Make, answered, comparisons_of, runs_of, st
 
 from daso_bench.runner.report.build import report
 from daso_bench.runner.report.checks.check import Check
-from daso_bench.runner.report.claims.claim_tables import fairness_rows, fairness_tables
+from daso_bench.runner.report.claims.claim_tables import fairness_rows
 from daso_bench.runner.report.claims.judge import NO_ARM, JudgedClaim, judge
 from daso_bench.runner.report.claims.paper_claims import StatedConditions, load
 from daso_bench.runner.report.claims.speedups import all_speedups
@@ -77,7 +77,7 @@ def test_an_unfair_comparison_gets_no_verdict_and_says_why(make_run: Make, tmp_p
         "2 unequal things: other global batch size: 128 instead of 64; "
         "other samples of each rank in a step: 32 x 4 instead of 16 x 4"
     )
-    rows = fairness_rows(fairness_tables([answered(tmp_path)], [found]))
+    rows = fairness_rows([answered(tmp_path)], [found])
     assert [row["arm"] for row in rows if row["forbids_a_verdict"]] == ["daso", "daso"]
     assert {row["arm"] for row in rows} == {"daso", "ddp same_seeds", "ddp fresh_seeds"}, "claimed or not"
 
@@ -167,7 +167,7 @@ def test_the_command_prints_every_claim(make_run: Make, tmp_path: Path, capsys: 
     said = " ".join(capsys.readouterr().out.split())
     for claim in load():
         assert claim.id in said
-    assert "Noise floor" in said
+    assert "noise (green): a gain below" in said
 
 
 def judged_with(root: Path, **check: object) -> JudgedClaim:
