@@ -2,7 +2,7 @@
 
 Everything that could favour one side is read from the records of both and compared. What a strategy may
 change it declares itself (`Strategy.may_differ`), within a list that the project owns
-(`data/declared.py`); any other difference forbids a verdict. A quantity that no record holds is "not
+(`MAY_DIFFER`); any other difference forbids a verdict. A quantity that no record holds is "not
 recorded", which is not "equal"; one that one side alone has recorded is a difference.
 
 Runs of one repetition are compared with each other: it may have nodes of its own, or its own phase of the
@@ -21,7 +21,6 @@ from ...records.seed_ranges import check_fair, trial_seeds
 from ...records.trees import below, flatten
 from .. import words
 from ..data.arms import settings, text
-from ..data.declared import MAY_DIFFER, is_shipped, may_differ, too_much
 from ..data.load import Run, value_at
 from . import recorded
 
@@ -29,6 +28,16 @@ NOT_RECORDED = "not recorded"
 NO_SUCH_KEY = "not set"
 BRIEF = 48  # characters of a value in a sentence
 ONE_SIDED = 0.9  # of all pairs of runs, one from each side: the most in which one side may come first
+MAY_DIFFER: Mapping[str, str] = {
+    "strategy": "the keys of the strategy are what is compared",
+    "data.order": "ranks that draw samples by themselves share no order (lasgd)",
+    "data.samples": "ranks that draw samples by themselves end at a step of their own (lasgd)",
+    "data.local_batch": "shares of a batch may follow the speeds of the devices (heterogeneous)",
+    "evaluation.mode": "a strategy that rarely or never synchronises is judged from copies",
+    "evaluation.count": "a strategy that rarely or never synchronises is judged at its own sync points",
+}
+"""Everything that a strategy may declare in `may_differ`, with the reason. The project owns this list: a
+strategy of one's own that declares more gets no verdict."""
 BY_DESIGN: Mapping[str, tuple[str, ...]] = {
     # One process of many threads a node against many of one: that is the question. The machine is the same.
     "efficiency": (
@@ -146,8 +155,7 @@ def fairness(baseline: Sequence[Run], arm: Sequence[Run]) -> list[FairnessRow]:
     """
     sides = [[run for run in runs if run.counted] for runs in (baseline, arm)]
     counted = [run for side in sides for run in side]
-    targets = {run.strategy_class for run in counted}
-    own = {key for target in targets for key in may_differ(target) if below(key, MAY_DIFFER)} | {"strategy"}
+    own = {key for run in counted for key in _declared(run) if below(key, MAY_DIFFER)} | {"strategy"}
     own.update(*(BY_ROLE.get(role, ()) for role in {run.role for run in counted}))
     own.update(BY_TUNING if counted and all(run.tuned for run in counted) else ())
     rows = [_seeds(sides), _row(sides, "strategy", "strategy", _strategy), *_settings(sides)]
@@ -159,7 +167,7 @@ def fairness(baseline: Sequence[Run], arm: Sequence[Run]) -> list[FairnessRow]:
     ]
     if not virtual:
         rows += [*(_median(sides, measured) for measured in recorded.MEASURED), _order_of_execution(sides)]
-    wrong = {"strategy": _misnamed, "tuning": _tuned_on, "threads.fit": _too_many_threads}
+    wrong = {"strategy": _declared_too_much, "tuning": _tuned_on, "threads.fit": _too_many_threads}
     return [
         replace(row, own=below(row.key, own), wrong=row.wrong or wrong.get(row.key, _nothing)(counted))
         for row in rows
@@ -207,19 +215,19 @@ def _nothing(runs: Iterable[Run]) -> str:
     return ""
 
 
-def _misnamed(runs: Sequence[Run]) -> str:
-    """An arm with the name of another strategy, or a strategy that declares more than any may."""
-    named = {
-        f"{run.arm_name} is {run.strategy}"
-        for run in runs
-        if not is_shipped(run.strategy_class, run.arm_name)
-    }
-    more = {target: too_much(target) for target in sorted({run.strategy_class for run in runs})}
-    declares = [
-        f"{target} declares that {words.listed(keys)} may differ" for target, keys in more.items() if keys
-    ]
-    named_like = f"named like another strategy: {', '.join(sorted(named))}"
-    return "; ".join([*declares, *([named_like] if named else [])])
+def _declared(run: Run) -> list[str]:
+    """What the run's strategy declares its own; nothing where that is not recorded."""
+    keys = run.start.may_differ
+    return [str(key) for key in keys] if isinstance(keys, list) else []
+
+
+def _declared_too_much(runs: Sequence[Run]) -> str:
+    more = {run.strategy_class: [key for key in _declared(run) if not below(key, MAY_DIFFER)] for run in runs}
+    return "; ".join(
+        f"{target} declares that {words.listed(keys)} may differ"
+        for target, keys in sorted(more.items())
+        if keys
+    )
 
 
 def _tuned_on(runs: Sequence[Run]) -> str:

@@ -12,7 +12,6 @@ from statistics import median
 
 from .. import words
 from ..data.arms import Arm, Comparison
-from ..data.declared import is_shipped
 from ..data.load import Run
 from ..statistics import quality, verdict
 from ..statistics.several_arms import Family
@@ -216,7 +215,7 @@ def _is(arm: Arm, name: str) -> bool:
     The name of a built-in strategy means that strategy, whatever the study calls its arms.
     """
     run = arm.runs[0]
-    if run.role or not is_shipped(run.strategy_class, name):
+    if run.role or not run.may_be_called(name):
         return False
     settings = run.config.get("strategy") or {}
     if name == "plain_mean":

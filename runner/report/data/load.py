@@ -6,17 +6,18 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 from ....strategies.errors import ConfigError
+from ...config.groups import CONF
 from ...machine.folders import check_folder
 from ...records.json_lines import Row, read_json, surviving
 from ...records.rows import StartRow, TrainIntervalRow
 from ...records.seed_ranges import COPIES, block_of
 from ...records.target_crossing import Crossing, crossing
-from .declared import name_of, task_of
+from ...records.trees import load_yaml
 from .metric import Metric, metric_of
 from .run_files import environment_of, mapping_of, read_yaml, rows_of
 
@@ -75,7 +76,9 @@ class Run:
         names = self.run_id.split("-")
         if len(names) == 5 and group in ("strategy", "model", "dataset"):
             return names[("strategy", "model", "dataset").index(group)]
-        return _target_name(settings)
+        target = str(value_at(self.config, group, "_target_") or "unknown")
+        # A class of one's own has the name of its file.
+        return shipped(group).get(target) or ".".join(target.split(".")[-2:]).partition(".")[0]
 
     @property
     def strategy(self) -> str:
@@ -85,6 +88,16 @@ class Run:
     def strategy_class(self) -> str:
         """The dotted path of its class; "" where the configuration is lost."""
         return str(value_at(self.config, "strategy", "_target_") or "")
+
+    @property
+    def built_in(self) -> str:
+        """The name of its strategy if that is one of the project's own; "" for others."""
+        head, _, rest = self.strategy_class.partition("daso_bench.strategies.")
+        return "" if head else rest.partition(".")[0]
+
+    def may_be_called(self, name: str) -> bool:
+        """Whether its strategy is the built-in one of that name; True if no built-in strategy has it."""
+        return name == self.built_in or name not in shipped("strategy").values()
 
     @property
     def world(self) -> str:
@@ -226,8 +239,7 @@ class Run:
     @cached_property
     def judged_by(self) -> Metric:
         """What its models are judged by."""
-        target = value_at(self.config, "dataset", "_target_")
-        return metric_of(self.metric, self.evaluations, self.summary, task=task_of(str(target or "")))
+        return metric_of(self.metric, self.evaluations, self.summary, task=self.start.task)
 
     def points(self, x: str) -> list[tuple[float, float]]:
         """Field `x` of each evaluation, and what its model is judged."""
@@ -300,14 +312,11 @@ def value_at(tree: Mapping[str, Any], *names: str) -> Any:
     return value
 
 
-def _target_name(settings: Any) -> str:
-    """The `name` of the class that a `_target_` names, else its file, or the class where that has several."""
-    target = str(settings.get("_target_") or "unknown") if isinstance(settings, Mapping) else "unknown"
-    if (stated := name_of(target)) is not None:
-        return stated
-    path = target.split(".")
-    several = path[-2:-1] in (["optimizers"], ["schedules"], ["small"])
-    return path[-1].lower() if several or len(path) < 2 else path[-2]
+@cache
+def shipped(group: str) -> dict[str, str]:
+    """The shipped choices of a group: the class of each, and the first name by which it is chosen."""
+    files = sorted((CONF / group).glob("*.yaml"), reverse=True)
+    return {str(load_yaml(file.read_text(encoding="utf-8")).get("_target_")): file.stem for file in files}
 
 
 def find_runs(directory: Path) -> Iterator[Path]:

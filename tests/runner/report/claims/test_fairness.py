@@ -1,17 +1,20 @@
 """The fairness table: seeded unfair comparisons are all flagged, fair ones raise no alarm."""
 
 import copy
+import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from sharing import target_of
 
+from daso_bench.runner.config.groups import entries
 from daso_bench.runner.records.rows import StartRow
+from daso_bench.runner.report.claims import recorded
 from daso_bench.runner.report.claims.fairness import (
+    MAY_DIFFER,
     NOT_RECORDED,
     FairnessRow,
     by_design,
@@ -54,6 +57,11 @@ evaluation: {split: test, count: 360, mode: inline, accuracy: 0.9, train_s: 40.0
 _RECORDED: dict[str, Any] = yaml.safe_load(RECORDS)
 
 
+def may_differ(strategy: str) -> list[str]:
+    module, _, name = target_of(strategy).rpartition(".")
+    return list(getattr(importlib.import_module(module), name).may_differ)
+
+
 def ranks_of(threads: int, host: str = "box", device: str = "cpu") -> list[dict[str, Any]]:
     """The rows of 4 ranks with so many threads and cores each."""
     return [
@@ -74,7 +82,7 @@ def a_run(strategy: str, seed: int, place: int, **changes: Any) -> Run:
     parts["config"]["train"]["eval_phase"] = 0.1 * seed
     parts["config"]["run"]["id"] = f"{strategy}-small_cnn-digits-s{seed}-0"
     parts["environment"]["ranks"] = ranks_of(1)
-    parts["start"] = {"still_cached": 0.99 - 0.01 * (seed % 10)}
+    parts["start"] = {"still_cached": 0.99 - 0.01 * (seed % 10), "may_differ": may_differ(strategy)}
     times = {"started_unix": 100.0 * place, "ended_unix": 100.0 * place + 90}
     parts["status"]["attempts"] = [{"number": 1, **times}]
     parts["summary"]["digests"] = {"initial_weights": f"w{seed}", "first_batches": f"b{seed}"}
@@ -245,7 +253,6 @@ FAIR: dict[str, Arms] = {
     "runs at the same time": arms(
         both={"status__attempts": [{"number": 1, "started_unix": 5.0, "ended_unix": 90.0}]}
     ),
-    "named like its own strategy": arms("daso", own={"config__study__arm": "daso"}),
     "a plug-in of its own name": arms(
         own={"config__strategy": {"_target_": "mine.Mine", "name": "mine"}, "config__study__arm": "mine"}
     ),
@@ -310,7 +317,6 @@ CHANGED: list[tuple[str, Any, str]] = [
     ("config__train__eval_every_samples", 100, "train.eval_every_samples"),
     ("config__launcher__loader_workers", 4, "launcher.loader_workers"),
     ("config__cluster__device", {"tflops": 60}, "cluster.device.tflops hardware.node_speed"),
-    ("config__study__arm", "lasgd", "strategy"),
     ("start__still_cached", 0.03, "data.cached"),
     ("start__still_cached", None, "data.cached"),
     ("summary__run_queue_share", 0.09, "hardware.queue"),
@@ -576,7 +582,6 @@ def test_an_evaluation_without_its_mode_is_not_recorded() -> None:
             {"summary__run_queue_share": 0.5},
             "(busy machine): 0.5 s in each second of training, at most 0.01 s in each second of training",
         ),
-        ({"config__study__arm": "lasgd"}, "strategy: named like another strategy: lasgd is daso"),
     ],
 )
 def test_what_is_unequal_is_a_sentence(change: Change, sentence: str) -> None:
@@ -609,31 +614,32 @@ def test_the_baselines_own_runs_are_compared_with_each_other() -> None:
     assert spread(hosts) == [], "no machine matters to a virtual clock"
 
 
-PLUG_IN = """
-class Mine:
-    may_differ = {may_differ}
-"""
-
-
 @pytest.mark.parametrize(
-    ("may_differ", "forbids"),
+    ("declared", "more"),
     [
-        ("('strategy', 'train', 'optimizer', 'cluster')", True),
-        ("('strategy', 'data')", True),  # a beginning of what is allowed is more than is allowed
-        ("('strategy', 'evaluation.mode', 'strategy.period')", False),
-        ("('strategy',)", False),
+        (["strategy", "train", "optimizer", "cluster"], "train, optimizer and cluster"),
+        (["strategy", "data"], "data"),  # a beginning of what is allowed is more than is allowed
+        (["strategy", "evaluation.mode", "strategy.period"], ""),
+        (["strategy"], ""),
+        (None, ""),
     ],
 )
 def test_a_plug_in_may_not_differ_in_more_than_the_projects_list(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, may_differ: str, forbids: bool
+    declared: list[str] | None, more: str
 ) -> None:
-    name = f"plug_in_{abs(hash(may_differ))}"
-    (tmp_path / f"{name}.py").write_text(PLUG_IN.format(may_differ=may_differ))
-    monkeypatch.syspath_prepend(tmp_path)
-    target: Change = {"config__strategy": {"_target_": f"{name}.Mine"}}
-    found = fairness(*arms(own=target))
-    assert keys(forbidding(found)) == ({"strategy"} if forbids else set())
-    assert "Mine declares that strategy" not in in_words(found), "that is allowed"
-    assert ("Mine declares that" in in_words(found)) is forbids
-    unequal = fairness(*arms(own=target | {"config__optimizer__lr": 0.1}))
+    change: Change = {"config__strategy": {"_target_": "mine.Mine"}, "start__may_differ": declared}
+    found = fairness(*arms(own=change))
+    assert keys(forbidding(found)) == ({"strategy"} if more else set())
+    assert (f"mine.Mine declares that {more} may differ" in in_words(found)) is bool(more)
+    unequal = fairness(*arms(own=change | {"config__optimizer__lr": 0.1}))
     assert "optimizer.lr" in keys(forbidding(unequal)), "whatever the plug-in declares"
+
+
+def test_the_list_of_what_may_differ_is_what_our_strategies_declare() -> None:
+    declared = {name: may_differ(name) for name in entries("strategy")}
+    assert {key for keys in declared.values() for key in keys} == set(MAY_DIFFER)
+    assert set(MAY_DIFFER) <= {"strategy", *(one.key for one in recorded.QUANTITIES)}
+    assert all(MAY_DIFFER.values()), "each with its reason"
+    assert all("strategy" in keys for keys in declared.values())
+    assert [name for name, keys in declared.items() if "data.order" in keys] == ["lasgd"]
+    assert [name for name, keys in declared.items() if "data.local_batch" in keys] == ["heterogeneous"]

@@ -52,6 +52,10 @@ def scaled(row: Any) -> None:
             row[key] = 0.6 * value
 
 
+def of_ones_own(tree: Any) -> None:
+    tree["strategy"]["_target_"], tree["study"]["arm"] = "mine.daso.DASO", "daso"
+
+
 CHANGES: dict[str, tuple[str, str, Callable[[Any], None], str]] = {
     "a key of the configuration": (
         "config.yaml",
@@ -88,6 +92,12 @@ CHANGES: dict[str, tuple[str, str, Callable[[Any], None], str]] = {
         "",
         lambda tree: tree["study"].update(arm="hsgd, tuned"),
         "study.arm=hsgd, tuned is the name of another strategy, daso ran",
+    ),
+    "a built-in strategy's name for one of one's own": (
+        "config.yaml",
+        "",
+        of_ones_own,
+        "study.arm=daso is the name of another strategy, mine.daso.DASO ran",
     ),
     "shorter times in the summary": ("metrics.jsonl", "summary", scaled, "differ in train_s"),
     "a better accuracy": (
