@@ -63,16 +63,13 @@ BY_ROLE: Mapping[str, tuple[str, ...]] = {
 BY_TUNING = ("optimizer.lr", "optimizer.weight_decay", "schedule.warmup_epochs")
 """What two equally tuned arms differ in: each has the best of its own search."""
 
-# How a launcher waits and what a job is called: no effect on a clock or a model.
-WAITING = tuple(
-    f"launcher.{key}"
-    for key in (
-        *("wait", "submit", "timeout_min", "account", "qos", "array_parallelism", "max_requeues", "grace_s"),
-        *("start_s", "snapshot", "python", "timeline", "extrapolate", "on_invalid"),
-    )
-)
-# What is known about the error of modelled times changes none of them.
-_ABOUT = (*WAITING, "cluster.validated_ranks")
+_LAUNCHER = """
+wait submit timeout_min account qos array_parallelism max_requeues grace_s
+start_s snapshot python timeline extrapolate on_invalid
+"""
+NOT_COMPARED = (*(f"launcher.{key}" for key in _LAUNCHER.split()), "cluster.validated_ranks")
+"""How a launcher waits, what a job is called, what is known of the error of modelled times: no effect on a
+clock or a model."""
 
 Sides = Sequence[Sequence[Run]]  # the counted runs of the baseline and of the arm
 Read = Callable[[Run], str | None]
@@ -101,8 +98,8 @@ class FairnessRow:
 
     @property
     def sentence(self) -> str:
-        """What is unequal: `other learning rate: 0.1 instead of 0.05`."""
-        name = recorded.KEY_WORDS.get(self.key, self.quantity)
+        """What is unequal: `other optimizer.lr: 0.1 instead of 0.05`."""
+        name = self.quantity.partition(":")[0]
         if self.wrong:
             return f"{name}: {self.wrong}"
         if NOT_RECORDED in (self.arm, self.baseline):
@@ -167,11 +164,12 @@ def fairness(baseline: Sequence[Run], arm: Sequence[Run]) -> list[FairnessRow]:
     ]
     if not virtual:
         rows += [*(_median(sides, measured) for measured in recorded.MEASURED), _order_of_execution(sides)]
-    wrong = {"strategy": _declared_too_much, "tuning": _tuned_on, "threads.fit": _too_many_threads}
-    return [
-        replace(row, own=below(row.key, own), wrong=row.wrong or wrong.get(row.key, _nothing)(counted))
-        for row in rows
-    ]
+    wrong = {
+        "strategy": _declared_too_much(counted),
+        "tuning": _tuned_on(counted),
+        "threads.fit": _too_many_threads(counted),
+    }
+    return [replace(row, own=below(row.key, own), wrong=row.wrong or wrong.get(row.key, "")) for row in rows]
 
 
 def spread(runs: Iterable[Run]) -> list[str]:
@@ -211,10 +209,6 @@ def _median(sides: Sides, measured: recorded.Measured) -> FairnessRow:
     return FairnessRow(measured.key, measured.words, shown[0], shown[1], equal, wrong=wrong)
 
 
-def _nothing(runs: Iterable[Run]) -> str:
-    return ""
-
-
 def _declared(run: Run) -> list[str]:
     """What the run's strategy declares its own; nothing where that is not recorded."""
     keys = run.start.may_differ
@@ -243,10 +237,8 @@ def _tuned_on(runs: Sequence[Run]) -> str:
 
 
 def _too_many_threads(runs: Sequence[Run]) -> str:
-    most = ((run, recorded.most_threads(run)) for run in runs)
-    return "; ".join(
-        sorted({str(recorded.threads_fit(run)) for run, pair in most if pair and pair[0] > pair[1]})
-    )
+    loads = {pair for run in runs if (pair := recorded.most_threads(run)) and pair[0] > pair[1]}
+    return "; ".join(f"{threads} threads on {cores} cores" for threads, cores in sorted(loads))
 
 
 def _seeds(sides: Sides) -> FairnessRow:
@@ -284,7 +276,7 @@ def _strategy(run: Run) -> str | None:
 
 def _compared(run: Run) -> dict[str, Any]:
     """The dotted configuration without what names, places or watches a run."""
-    compared = {key: value for key, value in settings(run).items() if not below(key, _ABOUT)}
+    compared = {key: value for key, value in settings(run).items() if not below(key, NOT_COMPARED)}
     # Drawn for each repetition, so no part of what makes an arm; but the arms of a repetition share it.
     phase = value_at(run.config, "train", "eval_phase")
     return compared if phase is None else compared | {"train.eval_phase": phase}

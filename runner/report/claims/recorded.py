@@ -6,7 +6,7 @@ names are those of docs/records.md.
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from itertools import groupby
 from typing import Any
@@ -58,15 +58,18 @@ def local_batch(run: Run) -> str | None:
     batches = value_at(run.summary, "strategy", "batches")
     batch = value_at(run.config, "train", "global_batch_size")
     nodes = value_at(run.config, "cluster", "ranks_per_node")
-    if isinstance(batches, list) and batches:
-        split: Sequence[Any] = batches
-    elif isinstance(batch, int) and isinstance(nodes, list) and nodes:
+    if not isinstance(batches, list) or not batches:
+        if not isinstance(batch, int) or not isinstance(nodes, list) or not nodes:
+            return None
         ranks = sum(nodes)
         least, more = divmod(batch, ranks)
-        split = [least + 1] * more + [least] * (ranks - more)
-    else:
-        return None
-    return ", ".join(f"{size} x {len(list(group))}" for size, group in groupby(split))
+        batches = [least + 1] * more + [least] * (ranks - more)
+    return _counted(batches)
+
+
+def _counted(values: Iterable[Any]) -> str:
+    """`1 x 4, 2 x 2`: each value of successive ranks, and of how many."""
+    return ", ".join(f"{text(value)} x {len(list(group))}" for value, group in groupby(values))
 
 
 def cores(run: Run) -> int | None:
@@ -80,12 +83,9 @@ def idle_cores(run: Run) -> str:
     A process that makes batches has a core of its own.
     """
     workers = value_at(run.config, "launcher", "loader_workers")
-    threads = _threads_of_hosts(run, helpers=workers if isinstance(workers, int) else 0)
-    least = _cores_of_hosts(run)
-    if paced(run) or not threads or not least:
-        return ""
-    idle = [(threads[host], least[host]) for host in threads if threads[host] < least[host]]
-    return next((f"{few} thread{'s' * (few != 1)} on {cores} cores" for few, cores in idle), "")
+    loads = _loads(run, helpers=workers if isinstance(workers, int) else 0)
+    idle = (f"{few} thread{'s' * (few != 1)} on {cores} cores" for few, cores in loads if few < cores)
+    return "" if paced(run) else next(idle, "")
 
 
 def paced(run: Run) -> bool:
@@ -94,21 +94,18 @@ def paced(run: Run) -> bool:
 
 
 def most_threads(run: Run) -> tuple[int, int] | None:
-    """(threads, cores) of the host with most threads a core, from the ranks' own rows; None if not known."""
-    threads, least = _threads_of_hosts(run), _cores_of_hosts(run)
-    if not threads or not least:
-        return None
-    return max(((threads[host], least[host]) for host in threads), key=lambda pair: pair[0] / pair[1])
+    """(threads, cores) of the host with most threads a core; None if not known."""
+    return max(_loads(run), key=lambda pair: pair[0] / pair[1], default=None)
 
 
-def _threads_of_hosts(run: Run, *, helpers: int = 0) -> dict[str, int]:
-    """Threads by host, with `helpers` more for each rank; empty if one is not known."""
+def _loads(run: Run, *, helpers: int = 0) -> list[tuple[int, int]]:
+    """(threads, cores) of each host, with `helpers` more threads for each rank; empty if one is not known."""
     threads: dict[str, int] = defaultdict(int)
     for row in ranks_of(run):
         if not isinstance(row.get("threads"), int):
-            return {}
+            return []
         threads[str(row.get("host"))] += row["threads"] + helpers
-    return threads
+    return [(threads[host], cores) for host, cores in _cores_of_hosts(run).items()]
 
 
 def _cores_of_hosts(run: Run) -> dict[str, int]:
@@ -149,9 +146,7 @@ def _of_ranks(field: str, *, counted: bool = False) -> Callable[[Run], str | Non
         values = [row.get(field) for row in ranks_of(run)]
         if not values or None in values:
             return None
-        if not counted:
-            return ", ".join(dict.fromkeys(text(value) for value in values))
-        return ", ".join(f"{text(value)} x {len(list(group))}" for value, group in groupby(values))
+        return _counted(values) if counted else ", ".join(dict.fromkeys(map(text, values)))
 
     return read
 
@@ -201,7 +196,7 @@ def _evaluations(*names: str) -> Callable[[Run], str | None]:
         rows = [[row.get(name) for name in names] for row in run.evaluations]
         if not rows or any(None in row for row in rows):
             return None
-        return ", ".join(dict.fromkeys(" ".join(str(value) for value in row) for row in rows))
+        return ", ".join(dict.fromkeys(" ".join(map(str, row)) for row in rows))
 
     return read
 
@@ -310,23 +305,3 @@ MEASURED = (
         most=QUEUE_LIMIT,
     ),
 )
-KEY_WORDS = {
-    "seed": "seeds",
-    "execution.order": "order of the runs",
-    "threads.fit": "threads and cores",
-    "cluster.links.inter.rate_gbit": "rate of the links between nodes (Gbit/s)",
-    "cluster.links.intra.rate_gbit": "rate of the links inside nodes (Gbit/s)",
-    "cluster.device.tflops": "speed of the modelled devices (Tflop/s)",
-    "cluster.device.samples_per_second": "speed of the modelled devices (samples/s)",
-    "cluster.ranks_per_node": "number of ranks on each node",
-    "optimizer._target_": "optimizer",
-    "optimizer.lr": "learning rate",
-    "optimizer.weight_decay": "weight decay",
-    "schedule.warmup_epochs": "warm-up (epochs)",
-    "train.epochs": "number of epochs",
-    "train.global_batch_size": "global batch size",
-    "train.target": "target",
-    "train.stop": "stop rule",
-    "train.eval_every_samples": "number of samples between evaluations",
-}
-"""What keys of the configuration and of the table are called in sentences."""

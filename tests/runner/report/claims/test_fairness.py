@@ -565,7 +565,7 @@ def test_an_evaluation_without_its_mode_is_not_recorded() -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"config__optimizer__lr": 0.1}, "other learning rate: 0.1 instead of 0.05"),
+        ({"config__optimizer__lr": 0.1}, "other optimizer.lr: 0.1 instead of 0.05"),
         (
             {
                 "environment__packages": {
@@ -597,7 +597,7 @@ def test_of_many_unequal_things_the_number_and_the_two_worst_are_given() -> None
         "environment__commit": "def",
     }
     found = fairness(*arms(own=change))
-    worst = "other learning rate: 0.1 instead of 0.05; other target: 0.8 instead of 0.9"
+    worst = "other optimizer.lr: 0.1 instead of 0.05; other train.target: 0.8 instead of 0.9"
     assert in_words(found) == f"3 unequal things: {worst}; and 1 more"
     assert in_words(found, most=0) == "3 unequal things"
     assert in_words(fairness(*arms())) == ""

@@ -74,7 +74,7 @@ def test_an_unfair_comparison_gets_no_verdict_and_says_why(make_run: Make, tmp_p
     found = only(tmp_path)
     assert found.verdict.word == "no verdict"
     assert found.verdict.reasons[0] == (
-        "2 unequal things: other global batch size: 128 instead of 64; "
+        "2 unequal things: other train.global_batch_size: 128 instead of 64; "
         "other samples of each rank in a step: 32 x 4 instead of 16 x 4"
     )
     rows = fairness_rows(fairness_tables([answered(tmp_path)], [found]))
