@@ -10,6 +10,7 @@ evaluations, as long as both arms have the same. Only runs that count are compar
 repeated is no part of the comparison. Loss scaling is fp16's alone, a part of `train.precision`.
 """
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,11 +18,12 @@ from statistics import fmean, median
 from typing import Any
 
 from ....strategies.errors import ConfigError
+from ...machine.cores import QUEUE_LIMIT, in_each_second
 from ...records.seed_ranges import check_fair, trial_seeds
 from ...records.trees import below, flatten
 from .. import words
 from ..data.arms import settings, text
-from ..data.load import Run, value_at
+from ..data.load import Run, number, value_at
 from . import recorded
 
 NOT_RECORDED = "not recorded"
@@ -85,9 +87,9 @@ class FairnessRow:
 
     key: str
     quantity: str
-    baseline: str
-    arm: str
-    equal: bool | None
+    baseline: str = NOT_RECORDED
+    arm: str = NOT_RECORDED
+    equal: bool | None = None
     own: bool = False
     wrong: str = ""
 
@@ -163,7 +165,25 @@ def fairness(baseline: Sequence[Run], arm: Sequence[Run]) -> list[FairnessRow]:
         if not (quantity.real and virtual)
     ]
     if not virtual:
-        rows += [*(_median(sides, measured) for measured in recorded.MEASURED), _order_of_execution(sides)]
+        rows += [
+            _medians(
+                FairnessRow("data.cached", "share of the data set's files in the page cache at the start"),
+                [[number(run.start.still_cached) for run in side] for side in sides],
+                apart=0.1,
+                shown="{:.0%}".format,
+            ),
+            _medians(
+                FairnessRow(
+                    "hardware.queue",
+                    "time that the threads of a rank stood ready without a core (busy machine)",
+                ),
+                [[number(run.summary.get("run_queue_share")) for run in side] for side in sides],
+                apart=QUEUE_LIMIT,
+                most=QUEUE_LIMIT,
+                shown=in_each_second,
+            ),
+            _order_of_execution(sides),
+        ]
     wrong = {
         "strategy": _declared_too_much(counted),
         "tuning": _tuned_on(counted),
@@ -197,16 +217,26 @@ def _row(sides: Sides, key: str, quantity: str, read: Read, *, complete: bool = 
     return FairnessRow(key, quantity, _shown(base), _shown(arm), _equal(base, arm))
 
 
-def _median(sides: Sides, measured: recorded.Measured) -> FairnessRow:
-    """Medians over runs: a machine does not give the same number twice."""
-    values = [[value for run in side if (value := measured.read(run)) is not None] for side in sides]
+def _medians(
+    row: FairnessRow,
+    sides: Sequence[Sequence[float | None]],
+    *,
+    apart: float,
+    shown: Callable[[float], str],
+    most: float = math.inf,
+) -> FairnessRow:
+    """`row` filled in from a measured number of each run: a machine does not give the same one twice.
+
+    The sides differ where their medians are more than `apart` from each other; one above `most` is wrong.
+    """
+    values = [[value for value in side if value is not None] for side in sides]
     known = [median(side) for side in values if side]
-    shown = [measured.shown(median(side)) if side else NOT_RECORDED for side in values]
-    apart = len(known) == 1 or (len(known) > 1 and abs(known[0] - known[1]) > measured.apart)
-    equal = not apart if known and all(sides) else None
-    much = max(known, default=0.0) > measured.most
-    wrong = f"{measured.shown(max(known))}, at most {measured.shown(measured.most)}" if much else ""
-    return FairnessRow(measured.key, measured.words, shown[0], shown[1], equal, wrong=wrong)
+    base, arm = (shown(median(side)) if side else NOT_RECORDED for side in values)
+    unequal = len(known) == 1 or (len(known) > 1 and abs(known[0] - known[1]) > apart)
+    equal = not unequal if known and all(sides) else None
+    much = max(known, default=0.0) > most
+    wrong = f"{shown(max(known))}, at most {shown(most)}" if much else ""
+    return replace(row, baseline=base, arm=arm, equal=equal, wrong=wrong)
 
 
 def _declared(run: Run) -> list[str]:
@@ -289,20 +319,19 @@ def _order_of_execution(sides: Sides) -> FairnessRow:
     of a run of each, in no more than `ONE_SIDED` one side's may come first; pairs at the same time count
     half. Of one run each, one has to be first.
     """
-    spans = [[span for run in side if (span := _span(run))] for side in sides]
-    places, wrong = [NOT_RECORDED, NOT_RECORDED], ""
-    complete = all(spans) and [len(side) for side in spans] == [len(side) for side in sides]
-    if complete:
-        times = sorted(span for side in spans for span in side)
-        places = [", ".join(str(1 + times.index(span)) for span in sorted(side)) for side in spans]
-        first = fmean((one[1] <= two[0]) + (two[1] > one[0]) for one in spans[0] for two in spans[1]) / 2
-        if min(map(len, spans)) > 1 and max(first, 1 - first) > ONE_SIDED:
-            whose = "the baseline's" if first > ONE_SIDED else "the arm's"
-            most = "all" if first in (0, 1) else "nearly all"
-            wrong = f"{most} of {whose} runs came first: interleave them (one sweep does)"
-    equal = True if complete else None
-    quantity = "order of execution: places in time"
-    return FairnessRow("execution.order", quantity, places[0], places[1], equal, wrong=wrong)
+    row = FairnessRow("execution.order", "order of execution: places in time")
+    spans = [sorted(span for run in side if (span := _span(run))) for side in sides]
+    if not all(spans) or [len(side) for side in spans] != [len(side) for side in sides]:
+        return row
+    times = sorted(span for side in spans for span in side)
+    base, arm = (", ".join(str(1 + times.index(span)) for span in side) for side in spans)
+    row = replace(row, baseline=base, arm=arm, equal=True)
+    first = fmean((one[1] <= two[0]) + (two[1] > one[0]) for one in spans[0] for two in spans[1]) / 2
+    if min(map(len, spans)) < 2 or max(first, 1 - first) <= ONE_SIDED:
+        return row
+    whose = "the baseline's" if first > ONE_SIDED else "the arm's"
+    most = "all" if first in (0, 1) else "nearly all"
+    return replace(row, wrong=f"{most} of {whose} runs came first: interleave them (one sweep does)")
 
 
 def _span(run: Run) -> tuple[float, float] | None:

@@ -1,20 +1,18 @@
-"""Recorded facts of a run beyond its configuration: cores and threads, run queue, what arms must share.
+"""Recorded facts of a run beyond its configuration: cores and threads, what arms must share.
 
 `QUANTITIES` is the one list that the fairness table reads, as text; None where nothing is recorded. Field
 names are those of docs/records.md.
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from itertools import groupby
 from typing import Any
 
-from ...machine.cores import QUEUE_LIMIT, in_each_second
 from ...records.seed_ranges import trial_seeds
 from ..data.arms import text
-from ..data.load import Run, number, value_at
+from ..data.load import Run, value_at
 
 
 @dataclass(frozen=True)
@@ -30,21 +28,6 @@ class Quantity:
     _: KW_ONLY
     real: bool = False
     complete: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measured:
-    """A measured number. Two sides differ where their medians are more than `apart` from each other.
-
-    `shown`: a median in words. A median above `most` forbids a verdict.
-    """
-
-    key: str
-    words: str
-    read: Callable[[Run], float | None]
-    apart: float
-    shown: Callable[[float], str]
-    most: float = math.inf
 
 
 def complete(run: Run) -> bool:
@@ -95,7 +78,7 @@ def paced(run: Run) -> bool:
 
 def most_threads(run: Run) -> tuple[int, int] | None:
     """(threads, cores) of the host with most threads a core; None if not known."""
-    return max(_loads(run), key=lambda pair: pair[0] / pair[1], default=None)
+    return max(_loads(run), key=lambda load: load[0] / load[1], default=None)
 
 
 def _loads(run: Run, *, helpers: int = 0) -> list[tuple[int, int]]:
@@ -242,7 +225,7 @@ def ranks_of(run: Run) -> list[Mapping[str, Any]]:
 def threads_fit(run: Run) -> str | None:
     """`4 threads on 2 cores`, of the host with most threads a core."""
     most = most_threads(run)
-    return None if most is None else f"{most[0]} threads on {most[1]} cores"
+    return most and f"{most[0]} threads on {most[1]} cores"
 
 
 def _data_files(run: Run) -> str | None:
@@ -286,22 +269,4 @@ QUANTITIES = (
     Quantity("rules.version", "rules of measuring", _of("environment", "rules_version")),
     Quantity("rules.schema", "schemas of the records", _of("environment", "schema_version")),
     Quantity("rules.clock", "clock", lambda run: None if run.world == "unknown" else run.world),
-)
-
-MEASURED = (
-    Measured(
-        key="data.cached",
-        words="share of the data set's files in the page cache at the start",
-        read=lambda run: number(run.start.still_cached),
-        apart=0.1,
-        shown=lambda share: f"{share:.0%}",
-    ),
-    Measured(
-        key="hardware.queue",
-        words="time that the threads of a rank stood ready without a core (busy machine)",
-        read=lambda run: number(run.summary.get("run_queue_share")),
-        apart=QUEUE_LIMIT,
-        shown=in_each_second,
-        most=QUEUE_LIMIT,
-    ),
 )
