@@ -59,26 +59,11 @@ def in_environment(**values: Any) -> Edit:
 
 UNFAIR: dict[str, tuple[Edit, str]] = {
     "learning rate": (in_config("optimizer", lr=0.4), "other optimizer.lr: 0.4 instead of 0.1"),
-    "target": (in_config("train", target=0.7), "other train.target: 0.7 instead of 0.75"),
-    "stop rule": (
-        in_config("train", stop="first"),
-        "other train.stop: first instead of not set",
-    ),
-    "cadence": (
-        in_config("train", eval_every_samples=250),
-        "other train.eval_every_samples: 250 ",
-    ),
     "link": (
         in_config("cluster", links={"inter": {"rate_gbit": 25}}),
         "other cluster.links.inter.rate_gbit: 25 instead of not set",
     ),
-    "device": (
-        in_config("cluster", device={"tflops": 60}),
-        "other cluster.device.tflops: 60",
-    ),
-    "Python": (in_environment(python="3.13.0"), "other Python: 3.13.0 instead of 3.11.2"),
     "commit": (in_environment(commit="ffff"), "other commit: ffff instead of 1a2b3c4"),
-    "cores": (in_environment(cores=64), "other usable cores of rank 0: 64 instead of 2"),
 }
 
 
