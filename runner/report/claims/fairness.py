@@ -11,7 +11,7 @@ repeated is no part of the comparison. Loss scaling is fp16's alone, a part of `
 """
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
@@ -75,7 +75,9 @@ clock or a model."""
 
 Sides = Sequence[Sequence[Run]]  # the counted runs of the baseline and of the arm
 Read = Callable[[Run], str | None]
-Blocks = Mapping[str, set[str | None]]  # by repetition: distinct values, None: not recorded
+Values = set[
+    tuple[str, str | None]
+]  # repetitions of a side with the values of their runs, None: not recorded
 
 
 @dataclass(frozen=True)
@@ -212,7 +214,8 @@ def _virtual(runs: Iterable[Run]) -> bool:
 def _row(sides: Sides, key: str, quantity: str, read: Read, *, complete: bool = False) -> FairnessRow:
     """Both sides of a quantity, repetition by repetition. `complete`: of runs that did all their work."""
     base, arm = (
-        _by_block([run for run in side if not complete or recorded.complete(run)], read) for side in sides
+        {(text(run.block), read(run)) for run in side if not complete or recorded.complete(run)}
+        for side in sides
     )
     return FairnessRow(key, quantity, _shown(base), _shown(arm), _equal(base, arm))
 
@@ -340,37 +343,24 @@ def _span(run: Run) -> tuple[float, float] | None:
     return (min(starts), max([*ends, *starts])) if starts else None
 
 
-def _equal(base: Blocks, arm: Blocks) -> bool | None:
+def _equal(base: Values, arm: Values) -> bool | None:
     """Whether the repetitions that both sides have agree; where they share none, whether all values do.
 
     None where there is nothing to compare: no run on a side, or nothing recorded on either.
     """
-    if not base or not arm:
-        return None
-    common = base.keys() & arm.keys()
-    if common:
-        base, arm = ({name: side[name] for name in common} for side in (base, arm))
-    equal = base == arm if common else _values(base) == _values(arm)
-    return None if equal and None in _values(base) else equal
+    common = {block for block, _ in base} & {block for block, _ in arm}
+    ours, theirs = (
+        {(block if common else "", value) for block, value in side if not common or block in common}
+        for side in (base, arm)
+    )
+    unknown = not ours or not theirs or (ours == theirs and any(value is None for _, value in ours))
+    return None if unknown else ours == theirs
 
 
-def _by_block(side: Iterable[Run], read: Read) -> Blocks:
-    """The distinct values of each repetition's runs, however many it has."""
-    blocks: dict[str, set[str | None]] = defaultdict(set)
-    for run in side:
-        blocks[text(run.block)].add(read(run))
-    return blocks
-
-
-def _values(side: Blocks) -> set[str | None]:
-    return {value for values in side.values() for value in values}
-
-
-def _shown(side: Blocks) -> str:
+def _shown(side: Values) -> str:
     """The distinct values, in the order of the repetitions."""
-    sets = (side[repetition] for repetition in sorted(side, key=_natural))
-    ordered = (sorted(values, key=lambda value: (value is None, value or "")) for values in sets)
-    values = dict.fromkeys(NOT_RECORDED if value is None else value for part in ordered for value in part)
+    ordered = sorted(side, key=lambda pair: (_natural(pair[0]), pair[1] is None, pair[1] or ""))
+    values = dict.fromkeys(NOT_RECORDED if value is None else value for _, value in ordered)
     return "; ".join(values) or "no run"
 
 

@@ -15,7 +15,7 @@ from ..data.arms import Arm, Comparison
 from ..data.load import Run
 from ..statistics import quality, verdict
 from ..statistics.several_arms import Family
-from ..statistics.verdict import Bound, Conditions, Hypothesis, Verdict
+from ..statistics.verdict import Conditions, Hypothesis, Verdict
 from ..statistics.welch import FEWEST_RUNS, Estimate, Interval, Ratio
 from . import recorded, speedups
 from .core_efficiency import headroom
@@ -122,7 +122,11 @@ def _conditions(claim: Claim, study: Speedups, line: ArmSpeedup, table: list[Fai
     noise = study.target_floor if claim.headline == "time_to_target" else study.fixed_floor
     counts = [evaluations(arm) for arm in (study.against, line.arm)]
     differs, not_stated, other = _stated(claim, line.arm.runs[0])
-    bound = _bound(claim, study, line, noise.floor or 0.0)
+    # A bound of communication does not include idle cores. Where computing is modelled none idles.
+    if claim.headline == "efficiency" and not all(recorded.paced(run) for run in study.against.runs):
+        bound = headroom(study.comparison, study.against, noise.floor or 0.0)
+    else:
+        bound = study.ceiling(line.arm, to_target=claim.headline == "time_to_target")
     any_ddp = study.against is not study.baseline or (
         claim.comparator != "ddp" and _is(study.against, claim.comparator)
     )
@@ -166,14 +170,6 @@ def _by_checks(claim: Claim, study: Speedups, arm: Arm) -> list[tuple[str, str]]
         for name, label, why in found
         if name != named and why != alone(claim.headline)
     ]
-
-
-def _bound(claim: Claim, study: Speedups, line: ArmSpeedup, floor: float) -> Bound:
-    """What a claim with that headline cannot exceed on this machine; `floor`: the study's noise, m."""
-    # A bound of communication does not include idle cores. Where computing is modelled none idles.
-    if claim.headline == "efficiency" and not all(recorded.paced(run) for run in study.against.runs):
-        return headroom(study.comparison, study.against, floor)
-    return study.ceiling(line.arm, to_target=claim.headline == "time_to_target")
 
 
 def _stated(claim: Claim, run: Run) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:

@@ -11,6 +11,7 @@ from itertools import groupby
 from typing import Any
 
 from ...records.seed_ranges import trial_seeds
+from .. import words
 from ..data.arms import text
 from ..data.load import Run, value_at
 
@@ -67,7 +68,7 @@ def idle_cores(run: Run) -> str:
     """
     workers = value_at(run.config, "launcher", "loader_workers")
     loads = _loads(run, helpers=workers if isinstance(workers, int) else 0)
-    idle = (f"{few} thread{'s' * (few != 1)} on {cores} cores" for few, cores in loads if few < cores)
+    idle = (f"{words.count(few, 'thread')} on {cores} cores" for few, cores in loads if few < cores)
     return "" if paced(run) else next(idle, "")
 
 
