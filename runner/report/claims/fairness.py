@@ -28,6 +28,7 @@ from . import recorded
 
 NOT_RECORDED = "not recorded"
 NO_SUCH_KEY = "not set"
+QUEUE_WORDS = "time that the threads of a rank stood ready without a core (busy machine)"
 BRIEF = 48  # characters of a value in a sentence
 ONE_SIDED = 0.9  # of all pairs of runs, one from each side: the most in which one side may come first
 MAY_DIFFER: Mapping[str, str] = {
@@ -171,18 +172,15 @@ def fairness(baseline: Sequence[Run], arm: Sequence[Run]) -> list[FairnessRow]:
             _medians(
                 FairnessRow("data.cached", "share of the data set's files in the page cache at the start"),
                 [[number(run.start.still_cached) for run in side] for side in sides],
-                apart=0.1,
                 shown="{:.0%}".format,
+                apart=0.1,
             ),
             _medians(
-                FairnessRow(
-                    "hardware.queue",
-                    "time that the threads of a rank stood ready without a core (busy machine)",
-                ),
+                FairnessRow("hardware.queue", QUEUE_WORDS),
                 [[number(run.summary.get("run_queue_share")) for run in side] for side in sides],
+                shown=in_each_second,
                 apart=QUEUE_LIMIT,
                 most=QUEUE_LIMIT,
-                shown=in_each_second,
             ),
             _order_of_execution(sides),
         ]
@@ -224,8 +222,8 @@ def _medians(
     row: FairnessRow,
     sides: Sequence[Sequence[float | None]],
     *,
-    apart: float,
     shown: Callable[[float], str],
+    apart: float,
     most: float = math.inf,
 ) -> FairnessRow:
     """`row` filled in from a measured number of each run: a machine does not give the same one twice.

@@ -5,9 +5,10 @@ names are those of docs/records.md.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from ...records.seed_ranges import trial_seeds
@@ -123,14 +124,17 @@ def hosts(run: Run) -> list[str]:
     return list(dict.fromkeys(nodes.values()))
 
 
-def _of_ranks(field: str, *, counted: bool = False) -> Callable[[Run], str | None]:
-    """The distinct values that the ranks recorded in `field`; `counted`: in rank order, `1 x 4`."""
+def _of_rows(
+    rows: Callable[[Run], Sequence[Mapping[str, Any]]], *names: str, counted: bool = False
+) -> Callable[[Run], str | None]:
+    """The distinct values of these fields in a run's rows; `counted`: in the order of the rows, `1 x 4`."""
 
     def read(run: Run) -> str | None:
-        values = [row.get(field) for row in ranks_of(run)]
-        if not values or None in values:
+        values = [[row.get(name) for name in names] for row in rows(run)]
+        if not values or any(None in of_row for of_row in values):
             return None
-        return _counted(values) if counted else ", ".join(dict.fromkeys(map(text, values)))
+        shown = [" ".join(map(text, of_row)) for of_row in values]
+        return _counted(shown) if counted else ", ".join(dict.fromkeys(shown))
 
     return read
 
@@ -171,18 +175,6 @@ def _changes(run: Run) -> str | None:
     if run.environment.get("commit") is None:
         return None
     return str(run.environment.get("dirty") or "none")
-
-
-def _evaluations(*names: str) -> Callable[[Run], str | None]:
-    """The distinct values of these fields over the run's evaluations."""
-
-    def read(run: Run) -> str | None:
-        rows = [[row.get(name) for name in names] for row in run.evaluations]
-        if not rows or any(None in row for row in rows):
-            return None
-        return ", ".join(dict.fromkeys(" ".join(map(str, row)) for row in rows))
-
-    return read
 
 
 def _tuning(run: Run) -> str | None:
@@ -242,8 +234,12 @@ QUANTITIES = (
     Quantity("data.local_batch", "samples of each rank in a step", local_batch),
     Quantity("data.left_out", "samples left out of an epoch", _of("summary", "left_out_samples")),
     Quantity("data.samples", "samples trained in all", lambda run: _text(run.samples), complete=True),
-    Quantity("evaluation.set", "evaluation set: split, samples", _evaluations("split", "count")),
-    Quantity("evaluation.mode", "how models were evaluated", _evaluations("mode")),
+    Quantity(
+        "evaluation.set",
+        "evaluation set: split, samples",
+        _of_rows(attrgetter("evaluations"), "split", "count"),
+    ),
+    Quantity("evaluation.mode", "how models were evaluated", _of_rows(attrgetter("evaluations"), "mode")),
     Quantity(
         "evaluation.count", "evaluations", lambda run: _text(len(run.evaluations) or None), complete=True
     ),
@@ -253,11 +249,13 @@ QUANTITIES = (
     Quantity("hardware.hosts", "nodes", lambda run: ", ".join(hosts(run)) or None, real=True),
     Quantity("hardware.system", "system", _of("environment", "platform"), real=True),
     Quantity("hardware.machine", "processor", _of("environment", "machine"), real=True),
-    Quantity("hardware.devices", "devices", _of_ranks("device"), real=True),
-    Quantity("hardware.models", "models of the devices", _of_ranks("device_model"), real=True),
+    Quantity("hardware.devices", "devices", _of_rows(ranks_of, "device"), real=True),
+    Quantity("hardware.models", "models of the devices", _of_rows(ranks_of, "device_model"), real=True),
     Quantity("hardware.cores", "usable cores of rank 0", _of("environment", "cores"), real=True),
-    Quantity("threads.per_rank", "threads of each rank", _of_ranks("threads", counted=True), real=True),
-    Quantity("threads.affinity", "cores of each rank", _of_ranks("cores", counted=True), real=True),
+    Quantity(
+        "threads.per_rank", "threads of each rank", _of_rows(ranks_of, "threads", counted=True), real=True
+    ),
+    Quantity("threads.affinity", "cores of each rank", _of_rows(ranks_of, "cores", counted=True), real=True),
     Quantity("threads.fit", "threads over the cores of a machine", threads_fit, real=True),
     Quantity("transport.backend", "backend", _of("environment", "backend")),
     Quantity("transport.variables", "variables of libraries", _variables, real=True),
