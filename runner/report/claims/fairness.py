@@ -41,15 +41,14 @@ MAY_DIFFER: Mapping[str, str] = {
 }
 """Everything that a strategy may declare in `may_differ`, with the reason. The project owns this list: a
 strategy of one's own that declares more gets no verdict."""
-BY_DESIGN: Mapping[str, tuple[str, ...]] = {
-    # One process of many threads a node against many of one: that is the question. The machine is the same.
-    "efficiency": (
-        *("cluster.ranks_per_node", "launcher.threads_per_rank"),
-        *("threads.per_rank", "threads.affinity", "threads.fit", "data.local_batch"),
-        *("cluster.device.tflops", "cluster.device.samples_per_second"),  # of a rank; see hardware.node_speed
-    ),
-}
-"""By the headline of a claim: what its arms differ in because the claim is about that."""
+BY_DESIGN = (
+    *("cluster.ranks_per_node", "launcher.threads_per_rank"),
+    *("threads.per_rank", "threads.affinity", "threads.fit", "data.local_batch"),
+    *("cluster.device.tflops", "cluster.device.samples_per_second"),  # of a rank; see hardware.node_speed
+)
+"""What the arms of a claim about efficiency differ in: one process of many threads a node against many of
+one. The machine is the same."""
+ALONE = "only efficiency comparable"  # why an arm may not be compared that differs in `BY_DESIGN` alone
 BY_ROLE: Mapping[str, tuple[str, ...]] = {
     "same_seeds": ("train.max_steps", "data.samples", "evaluation.count"),
     "fresh_seeds": ("seed", "model.initial", "data.order"),
@@ -58,7 +57,7 @@ BY_ROLE: Mapping[str, tuple[str, ...]] = {
         *("seed", "model.initial", "data.order", "data.samples", "data.left_out", "evaluation.count"),
         *("train.global_batch_size", "train.max_steps", "train.max_seconds"),
         *("cluster.nodes", "hardware.hosts", "hardware.queue"),
-        *BY_DESIGN["efficiency"],
+        *BY_DESIGN,
     ),
 }
 """By `study.role` of a second baseline, or of one core: what makes it that."""
@@ -139,14 +138,9 @@ def in_words(table: Iterable[FairnessRow], most: int = 2) -> str:
     return "" if not rows else f"{number}: {sentences}" if most else number
 
 
-def alone(headline: str) -> str:
-    """Why an arm may not be compared, where all that differs is what `BY_DESIGN` lists for that headline."""
-    return f"only {headline} comparable"
-
-
 def by_design(table: Iterable[FairnessRow], headline: str) -> list[FairnessRow]:
-    """The table for a claim with that headline: what `BY_DESIGN` lists is the arm's own."""
-    design = BY_DESIGN.get(headline, ())
+    """The table for a claim with that headline: of an efficiency what `BY_DESIGN` lists is the arm's own."""
+    design = BY_DESIGN if headline == "efficiency" else ()
     return [replace(row, own=True) if below(row.key, design) else row for row in table]
 
 

@@ -19,14 +19,13 @@ from ..statistics.verdict import Conditions, Hypothesis, Verdict
 from ..statistics.welch import FEWEST_RUNS, Estimate, Interval, Ratio
 from . import recorded, speedups
 from .core_efficiency import headroom
-from .fairness import FairnessRow, alone, by_design, in_words
+from .fairness import ALONE, FairnessRow, by_design, in_words
 from .paper_claims import Claim
 from .speedups import ArmSpeedup, Speedups, evaluations
 
 NO_ARM = "no arm here is about it"
 TIME = ("fixed_work", "time_to_target", "efficiency")
 NATIVE = "native"
-EXPLORATORY = "exploratory"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +103,10 @@ def _judged(claim: Claim, study: Speedups, line: ArmSpeedup) -> JudgedClaim:
     given = _Case(claim=hypothesis, study=study, line=line, conditions=conditions)
     made, measured = _by_headline(claim, given)
     if study.exploratory and made.word != "no verdict":
-        remarks, reasons = (*made.remarks, EXPLORATORY), (*made.reasons, f"exploratory: {study.exploratory}")
+        remarks, reasons = (
+            (*made.remarks, "exploratory"),
+            (*made.reasons, f"exploratory: {study.exploratory}"),
+        )
         made = replace(made, remarks=remarks, reasons=reasons)
     return JudgedClaim(
         claim=claim,
@@ -168,7 +170,7 @@ def _by_checks(claim: Claim, study: Speedups, arm: Arm) -> list[tuple[str, str]]
     return [
         (name, f"{label}: {why}")
         for name, label, why in found
-        if name != named and why != alone(claim.headline)
+        if name != named and (why != ALONE or claim.headline != "efficiency")
     ]
 
 

@@ -41,13 +41,12 @@ OTHER_COMPARATORS = {  # arms of a study that are no strategy's defaults
     "native": "ddp, one process a node with all its cores",
     "plain_mean": "heterogeneous with strategy.weighting=uniform",
 }
-_WORDS = {  # of headlines and directions
+_WORDS = {  # of headlines
     "fixed_work": "time of the same complete schedule, with quality that is not worse",
     "time_to_target": "time to a target",
     "efficiency": "computing efficiency",
     "quality": "final quality",
     "quality_at_time": "quality at equal training time",
-    "not_worse": "not worse",
 }
 _KEY_WIDTH = len("conditions") + 2
 _ID = re.compile(r"[a-z][a-z0-9_]*")
@@ -135,7 +134,7 @@ class Claim(ClaimKeys):
 def gain_words(claim: Claim) -> str:
     """`up to 1.515 times (34 % less time)`, `20 times`, `faster, no number`."""
     if claim.gain is None:
-        return f"{_WORDS.get(str(claim.direction), claim.direction)}, no number"
+        return f"{str(claim.direction).replace('_', ' ')}, no number"
     times = ("up to " if claim.quantifier == "up_to" else "") + f"{claim.gain:.4g} times"
     return times if claim.less_time is None else f"{times} ({100 * claim.less_time:.4g} % less time)"
 
@@ -291,7 +290,7 @@ def parts(claim: Claim) -> dict[str, str]:
         "claim": claim.id,
         "says": claim.says,
         "gain": gain_words(claim),
-        "judged by": _WORDS.get(claim.headline, claim.headline),
+        "judged by": _WORDS[claim.headline],
         "against": claim.comparator + (f": {explained}" if explained else ""),
         "stated in": f"{claim.source} (certainty: {claim.certainty})",
         "conditions": claim.conditions.words,
