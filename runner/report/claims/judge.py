@@ -68,9 +68,7 @@ def _not_compared(claim: Claim, comparisons: Sequence[Comparison]) -> str:
     here = [comparison for comparison in comparisons if not comparison.assumption]
     if not any(_is(arm, claim.arm) for comparison in here for arm in comparison.arms):
         return NO_ARM
-    sides = words.listed(
-        list(dict.fromkeys((claim.arm, claim.comparator, "a baseline (ddp or study.baseline)")))
-    )
+    sides = f"{claim.arm}, {claim.comparator} and a baseline (ddp or study.baseline)"
     return f"a ratio needs {FEWEST_RUNS} runs each of {sides} in one comparison"
 
 
@@ -159,18 +157,14 @@ def _conditions(claim: Claim, study: Speedups, line: ArmSpeedup, table: list[Fai
 
 def _by_checks(claim: Claim, study: Speedups, arm: Arm) -> list[tuple[str, str]]:
     """Names of the checks of the study that forbid a verdict on this pair of arms, and why."""
-    found = [
-        (check.name, label, check.forbids[label])
-        for check in study.checks
-        for label in dict.fromkeys((arm.label, study.against.label, *study.baselines))
-        if label in check.forbids
-    ]
     # A claim that names its comparator needs no strong baseline.
     named = "baseline strong" if study.against is not study.baseline else ""
     return [
-        (name, f"{label}: {why}")
-        for name, label, why in found
-        if name != named and (why != ALONE or claim.headline != "efficiency")
+        (check.name, f"{label}: {why}")
+        for check in study.checks
+        for label in dict.fromkeys((arm.label, study.against.label, *study.baselines))
+        if check.name != named and (why := check.forbids.get(label))
+        if why != ALONE or claim.headline != "efficiency"
     ]
 
 
@@ -195,9 +189,9 @@ def _stated(claim: Claim, run: Run) -> tuple[tuple[str, ...], tuple[str, ...], t
         workload["metric"], wanted["metric"] = run.judged_by.key, claim.metric
     machine, work = (
         tuple(
-            f"{key} {value}, here {ours[key]}" for key, value in of.items() if value not in (None, ours[key])
+            f"{key} {said}, here {our[key]}" for key, said in theirs.items() if said not in (None, our[key])
         )
-        for of, ours in ((claimed, here), (wanted, workload))
+        for theirs, our in ((claimed, here), (wanted, workload))
     )
     return machine, (silent,) if silent else (), work
 
