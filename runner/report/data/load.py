@@ -6,18 +6,17 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ....strategies.errors import ConfigError
-from ...config.groups import CONF
+from ...config.groups import shipped
 from ...machine.folders import check_folder
 from ...records.json_lines import Row, read_json, surviving
 from ...records.rows import StartRow, TrainIntervalRow
 from ...records.seed_ranges import COPIES, block_of
 from ...records.target_crossing import Crossing, crossing
-from ...records.trees import load_yaml
 from .metric import Metric, metric_of
 from .run_files import environment_of, mapping_of, read_yaml, rows_of
 
@@ -310,13 +309,6 @@ def value_at(tree: Mapping[str, Any], *names: str) -> Any:
     for name in names:
         value = value.get(name) if isinstance(value, Mapping) else None
     return value
-
-
-@cache
-def shipped(group: str) -> dict[str, str]:
-    """The shipped choices of a group: the class of each, and the first name by which it is chosen."""
-    files = sorted((CONF / group).glob("*.yaml"), reverse=True)
-    return {str(load_yaml(file.read_text(encoding="utf-8")).get("_target_")): file.stem for file in files}
 
 
 def find_runs(directory: Path) -> Iterator[Path]:
