@@ -59,7 +59,7 @@ class Strategy(ABC):
             strategy keeps gradients of earlier steps.
         may_differ: keys of the configuration, or of the fairness table (runner/report/claims/recorded.py),
             or their beginnings, that may differ from the baseline's in a fair comparison. A strategy that
-            declares more than `MAY_DIFFER` (runner/report/data/declared.py) gets no verdict.
+            declares more than `MAY_DIFFER` (runner/report/claims/fairness.py) gets no verdict.
         tuned: at most three keys of `Config`, each with the values that `daso-bench tune` tries in addition
             to what it tries for all strategies. Values that `check` refuses are failed trials.
         remembers: attributes that this rank needs for a resume beside the replica: tensors, numbers, strings,

@@ -3,6 +3,7 @@
 import shutil
 import textwrap
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import yaml
@@ -53,6 +54,15 @@ def keys(group: str, choice: str, folders: Sequence[Path] = ()) -> list[str]:
             names = tree if isinstance(tree, dict) else {}
             return [key for key in names if not key.startswith("_") and key != "defaults"]
     return []
+
+
+@cache
+def shipped(group: str) -> dict[str, str]:
+    """The shipped choices of a group: the class of each, and the first name by which it is chosen."""
+    files = sorted((CONF / group).glob("*.yaml"), reverse=True)
+    return {
+        str(yaml.safe_load(file.read_text(encoding="utf-8")).get("_target_")): file.stem for file in files
+    }
 
 
 def primary() -> dict[str, object]:

@@ -31,7 +31,10 @@ class RecordRow:
 
 @dataclass(frozen=True, kw_only=True)
 class StartRow(RecordRow):
-    """The begin of an attempt. `still_cached`: only where training reads files."""
+    """The begin of an attempt. `still_cached`: only where training reads files.
+
+    `task`: of the data set. `may_differ`: of the strategy's class.
+    """
 
     kind = "start"
 
@@ -39,6 +42,8 @@ class StartRow(RecordRow):
     world: str
     ranks_of_nodes: list[int]
     parameters: int
+    task: str
+    may_differ: list[str]
     still_cached: float | None
 
 

@@ -344,6 +344,8 @@ class Trainer:
             "world": context.backend.name,
             "ranks_of_nodes": list(context.comm.topology.ranks_of_nodes),
             "parameters": context.replica.numel,
+            "task": context.task.name,
+            "may_differ": list(context.strategy.may_differ),
         }
         if context.loader.still_cached is not None:
             row["still_cached"] = context.loader.still_cached

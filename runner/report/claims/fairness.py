@@ -2,7 +2,7 @@
 
 Everything that could favour one side is read from the records of both and compared. What a strategy may
 change it declares itself (`Strategy.may_differ`), within a list that the project owns
-(`data/declared.py`); any other difference forbids a verdict. A quantity that no record holds is "not
+(`MAY_DIFFER`); any other difference forbids a verdict. A quantity that no record holds is "not
 recorded", which is not "equal"; one that one side alone has recorded is a difference.
 
 Runs of one repetition are compared with each other: it may have nodes of its own, or its own phase of the
@@ -10,34 +10,45 @@ evaluations, as long as both arms have the same. Only runs that count are compar
 repeated is no part of the comparison. Loss scaling is fp16's alone, a part of `train.precision`.
 """
 
-from collections import Counter, defaultdict
+import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Any
 
 from ....strategies.errors import ConfigError
+from ...machine.cores import QUEUE_LIMIT, in_each_second
 from ...records.seed_ranges import check_fair, trial_seeds
 from ...records.trees import below, flatten
 from .. import words
 from ..data.arms import settings, text
-from ..data.declared import MAY_DIFFER, is_shipped, may_differ, too_much
-from ..data.load import Run, value_at
+from ..data.load import Run, number, value_at
 from . import recorded
 
 NOT_RECORDED = "not recorded"
 NO_SUCH_KEY = "not set"
+QUEUE_WORDS = "time that the threads of a rank stood ready without a core (busy machine)"
 BRIEF = 48  # characters of a value in a sentence
 ONE_SIDED = 0.9  # of all pairs of runs, one from each side: the most in which one side may come first
-BY_DESIGN: Mapping[str, tuple[str, ...]] = {
-    # One process of many threads a node against many of one: that is the question. The machine is the same.
-    "efficiency": (
-        *("cluster.ranks_per_node", "launcher.threads_per_rank"),
-        *("threads.per_rank", "threads.affinity", "threads.fit", "data.local_batch"),
-        *("cluster.device.tflops", "cluster.device.samples_per_second"),  # of a rank; see hardware.node_speed
-    ),
+MAY_DIFFER: Mapping[str, str] = {
+    "strategy": "the keys of the strategy are what is compared",
+    "data.order": "ranks that draw samples by themselves share no order (lasgd)",
+    "data.samples": "ranks that draw samples by themselves end at a step of their own (lasgd)",
+    "data.local_batch": "shares of a batch may follow the speeds of the devices (heterogeneous)",
+    "evaluation.mode": "a strategy that rarely or never synchronises is judged from copies",
+    "evaluation.count": "a strategy that rarely or never synchronises is judged at its own sync points",
 }
-"""By the headline of a claim: what its arms differ in because the claim is about that."""
+"""Everything that a strategy may declare in `may_differ`, with the reason. The project owns this list: a
+strategy of one's own that declares more gets no verdict."""
+BY_DESIGN = (
+    *("cluster.ranks_per_node", "launcher.threads_per_rank"),
+    *("threads.per_rank", "threads.affinity", "threads.fit", "data.local_batch"),
+    *("cluster.device.tflops", "cluster.device.samples_per_second"),  # of a rank; see hardware.node_speed
+)
+"""What the arms of a claim about efficiency differ in: one process of many threads a node against many of
+one. The machine is the same."""
+ALONE = "only efficiency comparable"  # why an arm may not be compared that differs in `BY_DESIGN` alone
 BY_ROLE: Mapping[str, tuple[str, ...]] = {
     "same_seeds": ("train.max_steps", "data.samples", "evaluation.count"),
     "fresh_seeds": ("seed", "model.initial", "data.order"),
@@ -46,7 +57,7 @@ BY_ROLE: Mapping[str, tuple[str, ...]] = {
         *("seed", "model.initial", "data.order", "data.samples", "data.left_out", "evaluation.count"),
         *("train.global_batch_size", "train.max_steps", "train.max_seconds"),
         *("cluster.nodes", "hardware.hosts", "hardware.queue"),
-        *BY_DESIGN["efficiency"],
+        *BY_DESIGN,
     ),
 }
 """By `study.role` of a second baseline, or of one core: what makes it that."""
@@ -54,20 +65,19 @@ BY_ROLE: Mapping[str, tuple[str, ...]] = {
 BY_TUNING = ("optimizer.lr", "optimizer.weight_decay", "schedule.warmup_epochs")
 """What two equally tuned arms differ in: each has the best of its own search."""
 
-# How a launcher waits and what a job is called: no effect on a clock or a model.
-WAITING = tuple(
-    f"launcher.{key}"
-    for key in (
-        *("wait", "submit", "timeout_min", "account", "qos", "array_parallelism", "max_requeues", "grace_s"),
-        *("start_s", "snapshot", "python", "timeline", "extrapolate", "on_invalid"),
-    )
-)
-# What is known about the error of modelled times changes none of them.
-_ABOUT = (*WAITING, "cluster.validated_ranks")
+_LAUNCHER = """
+wait submit timeout_min account qos array_parallelism max_requeues grace_s
+start_s snapshot python timeline extrapolate on_invalid
+"""
+NOT_COMPARED = (*(f"launcher.{key}" for key in _LAUNCHER.split()), "cluster.validated_ranks")
+"""How a launcher waits, what a job is called, what is known of the error of modelled times: no effect on a
+clock or a model."""
 
 Sides = Sequence[Sequence[Run]]  # the counted runs of the baseline and of the arm
 Read = Callable[[Run], str | None]
-Blocks = Mapping[str, set[str | None]]  # by repetition: distinct values, None: not recorded
+Values = set[
+    tuple[str, str | None]
+]  # repetitions of a side with the values of their runs, None: not recorded
 
 
 @dataclass(frozen=True)
@@ -79,9 +89,9 @@ class FairnessRow:
 
     key: str
     quantity: str
-    baseline: str
-    arm: str
-    equal: bool | None
+    baseline: str = NOT_RECORDED
+    arm: str = NOT_RECORDED
+    equal: bool | None = None
     own: bool = False
     wrong: str = ""
 
@@ -92,8 +102,8 @@ class FairnessRow:
 
     @property
     def sentence(self) -> str:
-        """What is unequal: `other learning rate: 0.1 instead of 0.05`."""
-        name = recorded.KEY_WORDS.get(self.key, self.quantity)
+        """What is unequal: `other optimizer.lr: 0.1 instead of 0.05`."""
+        name = self.quantity.partition(":")[0]
         if self.wrong:
             return f"{name}: {self.wrong}"
         if NOT_RECORDED in (self.arm, self.baseline):
@@ -128,14 +138,9 @@ def in_words(table: Iterable[FairnessRow], most: int = 2) -> str:
     return "" if not rows else f"{number}: {sentences}" if most else number
 
 
-def alone(headline: str) -> str:
-    """Why an arm may not be compared, where all that differs is what `BY_DESIGN` lists for that headline."""
-    return f"only {headline} comparable"
-
-
 def by_design(table: Iterable[FairnessRow], headline: str) -> list[FairnessRow]:
-    """The table for a claim with that headline: what `BY_DESIGN` lists is the arm's own."""
-    design = BY_DESIGN.get(headline, ())
+    """The table for a claim with that headline: of an efficiency what `BY_DESIGN` lists is the arm's own."""
+    design = BY_DESIGN if headline == "efficiency" else ()
     return [replace(row, own=True) if below(row.key, design) else row for row in table]
 
 
@@ -146,8 +151,7 @@ def fairness(baseline: Sequence[Run], arm: Sequence[Run]) -> list[FairnessRow]:
     """
     sides = [[run for run in runs if run.counted] for runs in (baseline, arm)]
     counted = [run for side in sides for run in side]
-    targets = {run.strategy_class for run in counted}
-    own = {key for target in targets for key in may_differ(target) if below(key, MAY_DIFFER)} | {"strategy"}
+    own = {key for run in counted for key in _declared(run) if below(key, MAY_DIFFER)} | {"strategy"}
     own.update(*(BY_ROLE.get(role, ()) for role in {run.role for run in counted}))
     own.update(BY_TUNING if counted and all(run.tuned for run in counted) else ())
     rows = [_seeds(sides), _row(sides, "strategy", "strategy", _strategy), *_settings(sides)]
@@ -158,12 +162,28 @@ def fairness(baseline: Sequence[Run], arm: Sequence[Run]) -> list[FairnessRow]:
         if not (quantity.real and virtual)
     ]
     if not virtual:
-        rows += [*(_median(sides, measured) for measured in recorded.MEASURED), _order_of_execution(sides)]
-    wrong = {"strategy": _misnamed, "tuning": _tuned_on, "threads.fit": _too_many_threads}
-    return [
-        replace(row, own=below(row.key, own), wrong=row.wrong or wrong.get(row.key, _nothing)(counted))
-        for row in rows
-    ]
+        rows += [
+            _medians(
+                FairnessRow("data.cached", "share of the data set's files in the page cache at the start"),
+                [[number(run.start.still_cached) for run in side] for side in sides],
+                shown="{:.0%}".format,
+                apart=0.1,
+            ),
+            _medians(
+                FairnessRow("hardware.queue", QUEUE_WORDS),
+                [[number(run.summary.get("run_queue_share")) for run in side] for side in sides],
+                shown=in_each_second,
+                apart=QUEUE_LIMIT,
+                most=QUEUE_LIMIT,
+            ),
+            _order_of_execution(sides),
+        ]
+    wrong = {
+        "strategy": _declared_too_much(counted),
+        "tuning": _tuned_on(counted),
+        "threads.fit": _too_many_threads(counted),
+    }
+    return [replace(row, own=below(row.key, own), wrong=row.wrong or wrong.get(row.key, "")) for row in rows]
 
 
 def spread(runs: Iterable[Run]) -> list[str]:
@@ -186,40 +206,47 @@ def _virtual(runs: Iterable[Run]) -> bool:
 def _row(sides: Sides, key: str, quantity: str, read: Read, *, complete: bool = False) -> FairnessRow:
     """Both sides of a quantity, repetition by repetition. `complete`: of runs that did all their work."""
     base, arm = (
-        _by_block([run for run in side if not complete or recorded.complete(run)], read) for side in sides
+        {(text(run.block), read(run)) for run in side if not complete or recorded.complete(run)}
+        for side in sides
     )
     return FairnessRow(key, quantity, _shown(base), _shown(arm), _equal(base, arm))
 
 
-def _median(sides: Sides, measured: recorded.Measured) -> FairnessRow:
-    """Medians over runs: a machine does not give the same number twice."""
-    values = [[value for run in side if (value := measured.read(run)) is not None] for side in sides]
+def _medians(
+    row: FairnessRow,
+    sides: Sequence[Sequence[float | None]],
+    *,
+    shown: Callable[[float], str],
+    apart: float,
+    most: float = math.inf,
+) -> FairnessRow:
+    """`row` filled in from a measured number of each run: a machine does not give the same one twice.
+
+    The sides differ where their medians are more than `apart` from each other; one above `most` is wrong.
+    """
+    values = [[value for value in side if value is not None] for side in sides]
     known = [median(side) for side in values if side]
-    shown = [measured.shown(median(side)) if side else NOT_RECORDED for side in values]
-    apart = len(known) == 1 or (len(known) > 1 and abs(known[0] - known[1]) > measured.apart)
-    equal = not apart if known and all(sides) else None
-    much = max(known, default=0.0) > measured.most
-    wrong = f"{measured.shown(max(known))}, at most {measured.shown(measured.most)}" if much else ""
-    return FairnessRow(measured.key, measured.words, shown[0], shown[1], equal, wrong=wrong)
+    base, arm = (shown(median(side)) if side else NOT_RECORDED for side in values)
+    unequal = len(known) == 1 or (len(known) > 1 and abs(known[0] - known[1]) > apart)
+    equal = not unequal if known and all(sides) else None
+    much = max(known, default=0.0) > most
+    wrong = f"{shown(max(known))}, at most {shown(most)}" if much else ""
+    return replace(row, baseline=base, arm=arm, equal=equal, wrong=wrong)
 
 
-def _nothing(runs: Iterable[Run]) -> str:
-    return ""
+def _declared(run: Run) -> list[str]:
+    """What the run's strategy declares its own; nothing where that is not recorded."""
+    keys = run.start.may_differ
+    return [str(key) for key in keys] if isinstance(keys, list) else []
 
 
-def _misnamed(runs: Sequence[Run]) -> str:
-    """An arm with the name of another strategy, or a strategy that declares more than any may."""
-    named = {
-        f"{run.arm_name} is {run.strategy}"
-        for run in runs
-        if not is_shipped(run.strategy_class, run.arm_name)
-    }
-    more = {target: too_much(target) for target in sorted({run.strategy_class for run in runs})}
-    declares = [
-        f"{target} declares that {words.listed(keys)} may differ" for target, keys in more.items() if keys
-    ]
-    named_like = f"named like another strategy: {', '.join(sorted(named))}"
-    return "; ".join([*declares, *([named_like] if named else [])])
+def _declared_too_much(runs: Sequence[Run]) -> str:
+    more = {run.strategy_class: [key for key in _declared(run) if not below(key, MAY_DIFFER)] for run in runs}
+    return "; ".join(
+        f"{target} declares that {words.listed(keys)} may differ"
+        for target, keys in sorted(more.items())
+        if keys
+    )
 
 
 def _tuned_on(runs: Sequence[Run]) -> str:
@@ -235,10 +262,8 @@ def _tuned_on(runs: Sequence[Run]) -> str:
 
 
 def _too_many_threads(runs: Sequence[Run]) -> str:
-    most = ((run, recorded.most_threads(run)) for run in runs)
-    return "; ".join(
-        sorted({str(recorded.threads_fit(run)) for run, pair in most if pair and pair[0] > pair[1]})
-    )
+    loads = {pair for run in runs if (pair := recorded.most_threads(run)) and pair[0] > pair[1]}
+    return "; ".join(f"{threads} threads on {cores} cores" for threads, cores in sorted(loads))
 
 
 def _seeds(sides: Sides) -> FairnessRow:
@@ -276,7 +301,7 @@ def _strategy(run: Run) -> str | None:
 
 def _compared(run: Run) -> dict[str, Any]:
     """The dotted configuration without what names, places or watches a run."""
-    compared = {key: value for key, value in settings(run).items() if not below(key, _ABOUT)}
+    compared = {key: value for key, value in settings(run).items() if not below(key, NOT_COMPARED)}
     # Drawn for each repetition, so no part of what makes an arm; but the arms of a repetition share it.
     phase = value_at(run.config, "train", "eval_phase")
     return compared if phase is None else compared | {"train.eval_phase": phase}
@@ -289,20 +314,19 @@ def _order_of_execution(sides: Sides) -> FairnessRow:
     of a run of each, in no more than `ONE_SIDED` one side's may come first; pairs at the same time count
     half. Of one run each, one has to be first.
     """
-    spans = [[span for run in side if (span := _span(run))] for side in sides]
-    places, wrong = [NOT_RECORDED, NOT_RECORDED], ""
-    complete = all(spans) and [len(side) for side in spans] == [len(side) for side in sides]
-    if complete:
-        times = sorted(span for side in spans for span in side)
-        places = [", ".join(str(1 + times.index(span)) for span in sorted(side)) for side in spans]
-        first = fmean((one[1] <= two[0]) + (two[1] > one[0]) for one in spans[0] for two in spans[1]) / 2
-        if min(map(len, spans)) > 1 and max(first, 1 - first) > ONE_SIDED:
-            whose = "the baseline's" if first > ONE_SIDED else "the arm's"
-            most = "all" if first in (0, 1) else "nearly all"
-            wrong = f"{most} of {whose} runs came first: interleave them (one sweep does)"
-    equal = True if complete else None
-    quantity = "order of execution: places in time"
-    return FairnessRow("execution.order", quantity, places[0], places[1], equal, wrong=wrong)
+    row = FairnessRow("execution.order", "order of execution: places in time")
+    spans = [sorted(span for run in side if (span := _span(run))) for side in sides]
+    if not all(spans) or [len(side) for side in spans] != [len(side) for side in sides]:
+        return row
+    times = sorted(span for side in spans for span in side)
+    base, arm = (", ".join(str(1 + times.index(span)) for span in side) for side in spans)
+    row = replace(row, baseline=base, arm=arm, equal=True)
+    first = fmean((one[1] <= two[0]) + (two[1] > one[0]) for one in spans[0] for two in spans[1]) / 2
+    if min(map(len, spans)) < 2 or max(first, 1 - first) <= ONE_SIDED:
+        return row
+    whose = "the baseline's" if first > ONE_SIDED else "the arm's"
+    most = "all" if first in (0, 1) else "nearly all"
+    return replace(row, wrong=f"{most} of {whose} runs came first: interleave them (one sweep does)")
 
 
 def _span(run: Run) -> tuple[float, float] | None:
@@ -311,37 +335,24 @@ def _span(run: Run) -> tuple[float, float] | None:
     return (min(starts), max([*ends, *starts])) if starts else None
 
 
-def _equal(base: Blocks, arm: Blocks) -> bool | None:
+def _equal(base: Values, arm: Values) -> bool | None:
     """Whether the repetitions that both sides have agree; where they share none, whether all values do.
 
     None where there is nothing to compare: no run on a side, or nothing recorded on either.
     """
-    if not base or not arm:
-        return None
-    common = base.keys() & arm.keys()
-    if common:
-        base, arm = ({name: side[name] for name in common} for side in (base, arm))
-    equal = base == arm if common else _values(base) == _values(arm)
-    return None if equal and None in _values(base) else equal
+    common = {block for block, _ in base} & {block for block, _ in arm}
+    ours, theirs = (
+        {(block if common else "", value) for block, value in side if not common or block in common}
+        for side in (base, arm)
+    )
+    unknown = not ours or not theirs or (ours == theirs and any(value is None for _, value in ours))
+    return None if unknown else ours == theirs
 
 
-def _by_block(side: Iterable[Run], read: Read) -> Blocks:
-    """The distinct values of each repetition's runs, however many it has."""
-    blocks: dict[str, set[str | None]] = defaultdict(set)
-    for run in side:
-        blocks[text(run.block)].add(read(run))
-    return blocks
-
-
-def _values(side: Blocks) -> set[str | None]:
-    return {value for values in side.values() for value in values}
-
-
-def _shown(side: Blocks) -> str:
+def _shown(side: Values) -> str:
     """The distinct values, in the order of the repetitions."""
-    sets = (side[repetition] for repetition in sorted(side, key=_natural))
-    ordered = (sorted(values, key=lambda value: (value is None, value or "")) for values in sets)
-    values = dict.fromkeys(NOT_RECORDED if value is None else value for part in ordered for value in part)
+    ordered = sorted(side, key=lambda pair: (_natural(pair[0]), pair[1] is None, pair[1] or ""))
+    values = dict.fromkeys(NOT_RECORDED if value is None else value for _, value in ordered)
     return "; ".join(values) or "no run"
 
 

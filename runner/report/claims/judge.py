@@ -6,30 +6,28 @@ docs/method.md, "Headlines" and "Verdict on a claim"; the rules are in `runner/r
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
 from .. import words
 from ..data.arms import Arm, Comparison
-from ..data.declared import is_shipped
 from ..data.load import Run
 from ..statistics import quality, verdict
 from ..statistics.several_arms import Family
-from ..statistics.verdict import Bound, Conditions, Hypothesis, Verdict
+from ..statistics.verdict import Conditions, Hypothesis, Verdict
 from ..statistics.welch import FEWEST_RUNS, Estimate, Interval, Ratio
 from . import arm_speedup, recorded
 from .arm_speedup import ArmSpeedup, evaluations
 from .bounds import ceiling_of
 from .core_efficiency import headroom
-from .fairness import FairnessRow, alone, by_design, in_words
+from .fairness import ALONE, FairnessRow, by_design, in_words
 from .paper_claims import Claim
 from .speedups import Speedups
 
 NO_ARM = "no arm here is about it"
 TIME = ("fixed_work", "time_to_target", "efficiency")
 NATIVE = "native"
-EXPLORATORY = "exploratory"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,9 +70,7 @@ def _not_compared(claim: Claim, comparisons: Sequence[Comparison]) -> str:
     here = [comparison for comparison in comparisons if not comparison.assumption]
     if not any(_is(arm, claim.arm) for comparison in here for arm in comparison.arms):
         return NO_ARM
-    sides = words.listed(
-        list(dict.fromkeys((claim.arm, claim.comparator, "a baseline (ddp or study.baseline)")))
-    )
+    sides = f"{claim.arm}, {claim.comparator} and a baseline (ddp or study.baseline)"
     return f"a ratio needs {FEWEST_RUNS} runs each of {sides} in one comparison"
 
 
@@ -104,10 +100,13 @@ def _judged(claim: Claim, study: Speedups, line: ArmSpeedup) -> JudgedClaim:
         quality_margin=claim.quality_margin,
     )
     conditions = _conditions(claim, study, line, table)
-    measure = no_loss if claim.direction == "not_worse" else HEADLINES[claim.headline]
-    made, measured = measure(_Case(claim=hypothesis, study=study, line=line, conditions=conditions))
+    given = _Case(claim=hypothesis, study=study, line=line, conditions=conditions)
+    made, measured = _by_headline(claim, given)
     if study.exploratory and made.word != "no verdict":
-        remarks, reasons = (*made.remarks, EXPLORATORY), (*made.reasons, f"exploratory: {study.exploratory}")
+        remarks, reasons = (
+            (*made.remarks, "exploratory"),
+            (*made.reasons, f"exploratory: {study.exploratory}"),
+        )
         made = replace(made, remarks=remarks, reasons=reasons)
     return JudgedClaim(
         claim=claim,
@@ -125,7 +124,11 @@ def _conditions(claim: Claim, study: Speedups, line: ArmSpeedup, table: list[Fai
     noise = study.target_floor if claim.headline == "time_to_target" else study.fixed_floor
     counts = [evaluations(arm) for arm in (study.against, line.arm)]
     differs, not_stated, other = _stated(claim, line.arm.runs[0])
-    bound = _bound(claim, study, line, noise.floor or 0.0)
+    # A bound of communication does not include idle cores. Where computing is modelled none idles.
+    if claim.headline == "efficiency" and not all(recorded.paced(run) for run in study.against.runs):
+        bound = headroom(study.comparison, study.against, noise.floor or 0.0)
+    else:
+        bound = ceiling_of(study.bound, line.arm, to_target=claim.headline == "time_to_target")
     any_ddp = study.against is not study.baseline or (
         claim.comparator != "ddp" and _is(study.against, claim.comparator)
     )
@@ -156,27 +159,15 @@ def _conditions(claim: Claim, study: Speedups, line: ArmSpeedup, table: list[Fai
 
 def _by_checks(claim: Claim, study: Speedups, arm: Arm) -> list[tuple[str, str]]:
     """Names of the checks of the study that forbid a verdict on this pair of arms, and why."""
-    found = [
-        (check.name, label, check.forbids[label])
-        for check in study.checks
-        for label in dict.fromkeys((arm.label, study.against.label, *study.baselines))
-        if label in check.forbids
-    ]
     # A claim that names its comparator needs no strong baseline.
     named = "baseline strong" if study.against is not study.baseline else ""
     return [
-        (name, f"{label}: {why}")
-        for name, label, why in found
-        if name != named and why != alone(claim.headline)
+        (check.name, f"{label}: {why}")
+        for check in study.checks
+        for label in dict.fromkeys((arm.label, study.against.label, *study.baselines))
+        if check.name != named and (why := check.forbids.get(label))
+        if why != ALONE or claim.headline != "efficiency"
     ]
-
-
-def _bound(claim: Claim, study: Speedups, line: ArmSpeedup, floor: float) -> Bound:
-    """What a claim with that headline cannot exceed on this machine; `floor`: the study's noise, m."""
-    # A bound of communication does not include idle cores. Where computing is modelled none idles.
-    if claim.headline == "efficiency" and not all(recorded.paced(run) for run in study.against.runs):
-        return headroom(study.comparison, study.against, floor)
-    return ceiling_of(study.bound, line.arm, to_target=claim.headline == "time_to_target")
 
 
 def _stated(claim: Claim, run: Run) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
@@ -193,23 +184,18 @@ def _stated(claim: Claim, run: Run) -> tuple[tuple[str, ...], tuple[str, ...], t
     here = {"nodes": cluster.get("nodes"), "devices per node": devices}
     claimed = {"nodes": stated.nodes, "devices per node": stated.devices_per_node}
     sought = {**claimed, "device": stated.device, "network": stated.network}
-    silent = [key for key, value in sought.items() if value is None]
+    silent = ", ".join(key for key, value in sought.items() if value is None)
     workload = {key: run.name(key).lower() for key in ("model", "dataset")}
     wanted = {key: value.lower() if (value := getattr(stated, key)) else None for key in workload}
     if claim.headline != "efficiency":
         workload["metric"], wanted["metric"] = run.judged_by.key, claim.metric
-    return (
-        _differences(claimed, here),
-        (", ".join(silent),) if silent else (),
-        _differences(wanted, workload),
+    machine, work = (
+        tuple(
+            f"{key} {said}, here {our[key]}" for key, said in theirs.items() if said not in (None, our[key])
+        )
+        for theirs, our in ((claimed, here), (wanted, workload))
     )
-
-
-def _differences(claimed: Mapping[str, object], here: Mapping[str, object]) -> tuple[str, ...]:
-    """What differs from the conditions of a claim; None: the source does not give it."""
-    return tuple(
-        f"{key} {value}, here {here[key]}" for key, value in claimed.items() if value not in (None, here[key])
-    )
+    return machine, (silent,) if silent else (), work
 
 
 def _is(arm: Arm, name: str) -> bool:
@@ -218,7 +204,7 @@ def _is(arm: Arm, name: str) -> bool:
     The name of a built-in strategy means that strategy, whatever the study calls its arms.
     """
     run = arm.runs[0]
-    if run.role or not is_shipped(run.strategy_class, name):
+    if run.role or not run.may_be_called(name):
         return False
     settings = run.config.get("strategy") or {}
     if name == "plain_mean":
@@ -253,53 +239,65 @@ class _Case:
     line: ArmSpeedup
     conditions: Conditions
 
-    def family(self, of: Value, *, verdicts: int = 1) -> Family | None:
-        """The estimate `of` the line and those of all other arms; None where the line has none."""
+    def time(self, of: Value, *, verdicts: int = 1) -> Verdict:
+        """The verdict on a ratio; `verdicts`: how many a joined one is made of."""
+        ends, family = self._estimates(of, verdicts)
+        return verdict.ratio_verdict(self.claim, ends, self.conditions, family=family)
+
+    def no_loss(self, *, verdicts: int = 1) -> Verdict:
+        """Whether the final metric is no worse than the margin allows."""
+        ends, family = self._estimates(lambda each: each.quality, verdicts)
+        diverged = self.line.diverged
+        return quality.no_loss(self.claim, ends, self.conditions, diverged=diverged, family=family)
+
+    def better(self, of: Value) -> Verdict:
+        """Whether a difference in points is larger than that of two baselines."""
+        ends, family = self._estimates(of, 1)
+        return quality.better(
+            self.claim,
+            ends,
+            self.conditions,
+            fresh_difference=self.study.fresh_points,
+            diverged=self.line.diverged,
+            family=family,
+        )
+
+    def _estimates(self, of: Value, verdicts: int) -> tuple[Interval | None, Family | None]:
+        """The interval of the line, and its estimate with those of all other arms; None if it has none."""
         own, others = of(self.line), (each for each in self.study.lines if each is not self.line)
+        if own is None:
+            return None, None
         known = [estimate for each in others if (estimate := of(each)) is not None]
-        return Family(own=own, others=known, verdicts=verdicts) if own else None
+        return own.interval, Family(own=own, others=known, verdicts=verdicts)
 
 
-Made = tuple[Verdict, str]
-"""A verdict, and the measured value in words."""
+def _by_headline(claim: Claim, given: _Case) -> tuple[Verdict, str]:
+    """The verdict by the claim's own headline, and the measured value in words."""
+    line = given.line
+    match claim.headline, claim.direction:
+        case "quality", "not_worse":
+            return given.no_loss(), _points(line)
+        case "quality", _:
+            return given.better(lambda each: each.quality), _points(line)
+        case "quality_at_time", _:
+            return _quality_at_time(given)
+        case "time_to_target", _:
+            made = given.time(lambda each: each.to_target)
+            return made, f"{words.interval(line.to_target)} in time to target"
+        case "efficiency", _:
+            # Of the runs that did all their work; fairness requires the same machines.
+            made = given.time(lambda each: arm_speedup.rates(given.study.against, each.arm))
+            rates = arm_speedup.rates(given.study.against, line.arm)
+            return made, f"{words.interval(rates)} in samples per second"
+        case _:
+            time = given.time(lambda each: each.fixed_work, verdicts=2)
+            joined = quality.join(time, given.no_loss(verdicts=2), quantifier=claim.quantifier)
+            return joined, f"{words.interval(line.fixed_work)} in time, {_points(line)}"
 
 
-def fixed_work(case: _Case) -> Made:
-    """Time of the complete schedule, together with a quality that is not inferior."""
-    time = _time(case, lambda each: each.fixed_work, verdicts=2)
-    kept = _no_loss(case, verdicts=2)
-    joined = quality.join(time, kept, quantifier=case.claim.quantifier)
-    return joined, f"{words.interval(case.line.fixed_work)} in time, {_points(case.line)}"
-
-
-def no_loss(case: _Case) -> Made:
-    """Whether the final metric is no worse than the margin allows."""
-    return _no_loss(case), _points(case.line)
-
-
-def better(case: _Case) -> Made:
-    """Whether the final metric is better than two baselines differ by."""
-    return _better(case, lambda each: each.quality), _points(case.line)
-
-
-def time_to_target(case: _Case) -> Made:
-    """Time to the crossing of the target."""
-    made = _time(case, lambda each: each.to_target)
-    return made, f"{words.interval(case.line.to_target)} in time to target"
-
-
-def efficiency(case: _Case) -> Made:
-    """Samples per second of the runs that did all their work; fairness requires the same machines."""
-
-    def rates(each: ArmSpeedup) -> Ratio | None:
-        return arm_speedup.rates(case.study.against, each.arm)
-
-    return _time(case, rates), f"{words.interval(rates(case.line))} in samples per second"
-
-
-def quality_at_time(case: _Case) -> Made:
+def _quality_at_time(given: _Case) -> tuple[Verdict, str]:
     """The metric of the last evaluation up to the comparator's median time of the whole schedule."""
-    against, arm = case.study.against, case.line.arm
+    against, arm = given.study.against, given.line.arm
     spent = [run.train_s for run in against.complete if run.train_s]
     if not spent:
         return Verdict(word="no verdict", reasons=("no run of the comparator did all its work",)), ""
@@ -307,48 +305,13 @@ def quality_at_time(case: _Case) -> Made:
     base = _points_at(against.counted, limit_s)
 
     def points_of(each: ArmSpeedup) -> Estimate | None:
-        return quality.difference(base, _points_at(each.arm.counted, limit_s), level=case.study.level)
+        return quality.difference(base, _points_at(each.arm.counted, limit_s), level=given.study.level)
 
-    points, steps = points_of(case.line), arm_speedup.rates(against, arm)
-    conditions = quality.at_equal_time(case.conditions, steps.interval if steps else None)
+    points, steps = points_of(given.line), arm_speedup.rates(against, arm)
+    conditions = quality.at_equal_time(given.conditions, steps.interval if steps else None)
     text = f"{points.difference:+.2f} points" if points else "no difference"
     measured = f"{text} at equal time, {words.interval(steps)} in time per sample"
-    return _better(replace(case, conditions=conditions), points_of), measured
-
-
-HEADLINES: dict[str, Callable[[_Case], Made]] = {
-    "fixed_work": fixed_work,
-    "time_to_target": time_to_target,
-    "efficiency": efficiency,
-    "quality": better,
-    "quality_at_time": quality_at_time,
-}
-
-
-def _no_loss(case: _Case, *, verdicts: int = 1) -> Verdict:
-    line, family = case.line, case.family(lambda each: each.quality, verdicts=verdicts)
-    return quality.no_loss(case.claim, _ends(family), case.conditions, diverged=line.diverged, family=family)
-
-
-def _better(case: _Case, of: Value) -> Verdict:
-    family = case.family(of)
-    return quality.better(
-        case.claim,
-        _ends(family),
-        case.conditions,
-        fresh_difference=case.study.fresh_points,
-        diverged=case.line.diverged,
-        family=family,
-    )
-
-
-def _time(case: _Case, of: Value, *, verdicts: int = 1) -> Verdict:
-    family = case.family(of, verdicts=verdicts)
-    return verdict.ratio_verdict(case.claim, _ends(family), case.conditions, family=family)
-
-
-def _ends(family: Family | None) -> Interval | None:
-    return family.own.interval if family else None
+    return replace(given, conditions=conditions).better(points_of), measured
 
 
 def _points_at(runs: Sequence[Run], limit_s: float) -> list[float]:

@@ -9,7 +9,7 @@ import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,9 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.table import Table
 from rich.text import Text
 
-from ....strategies.errors import ConfigError, above, at_least, nearest, one_of
+from ....strategies.errors import ConfigError, above, at_least, one_of
 from ...config import groups
-from ...config.typed import typed
+from ...config.typed import typed, unknown_key
 from ...records.display import make_console, say
 
 FOLDER = "claims"
@@ -41,13 +41,12 @@ OTHER_COMPARATORS = {  # arms of a study that are no strategy's defaults
     "native": "ddp, one process a node with all its cores",
     "plain_mean": "heterogeneous with strategy.weighting=uniform",
 }
-_WORDS = {  # of headlines and directions
+_WORDS = {  # of headlines
     "fixed_work": "time of the same complete schedule, with quality that is not worse",
     "time_to_target": "time to a target",
     "efficiency": "computing efficiency",
     "quality": "final quality",
     "quality_at_time": "quality at equal training time",
-    "not_worse": "not worse",
 }
 _KEY_WIDTH = len("conditions") + 2
 _ID = re.compile(r"[a-z][a-z0-9_]*")
@@ -135,7 +134,7 @@ class Claim(ClaimKeys):
 def gain_words(claim: Claim) -> str:
     """`up to 1.515 times (34 % less time)`, `20 times`, `faster, no number`."""
     if claim.gain is None:
-        return f"{_WORDS.get(str(claim.direction), claim.direction)}, no number"
+        return f"{str(claim.direction).replace('_', ' ')}, no number"
     times = ("up to " if claim.quantifier == "up_to" else "") + f"{claim.gain:.4g} times"
     return times if claim.less_time is None else f"{times} ({100 * claim.less_time:.4g} % less time)"
 
@@ -183,9 +182,7 @@ def read_keys(file: Path, keys: Sequence[str]) -> dict[str, Any]:
         raise ConfigError(f"{file}: must hold the keys {', '.join(keys)}")
     for key in tree:
         if key not in keys:
-            near = nearest(str(key), keys)
-            hint = f" (did you mean {near}?)" if near else ""
-            raise ConfigError(f"{file}: {key}: unknown key{hint}; known: {', '.join(keys)}")
+            raise ConfigError(f"{file}: {unknown_key('', str(key), keys)}")
     for key in keys:
         if tree.get(key) is None:
             raise ConfigError(f"{file}: {key}: must be given")
@@ -206,8 +203,7 @@ def _claims(tree: Mapping[str, Any], file: Path, strategies: Sequence[str]) -> I
         where = f"claims[{place}]"
         record = typed(ClaimKeys, node, where)
         _check(record, where, strategies)
-        given = {key.name: getattr(record, key.name) for key in fields(ClaimKeys)}
-        yield Claim(**given, paper=paper, study=tree["study"], file=file)
+        yield Claim(**vars(record), paper=paper, study=tree["study"], file=file)
 
 
 def _check(record: ClaimKeys, where: str, strategies: Sequence[str]) -> None:
@@ -222,15 +218,11 @@ def _check(record: ClaimKeys, where: str, strategies: Sequence[str]) -> None:
     one_of(f"{where}.comparator", record.comparator, (*strategies, *OTHER_COMPARATORS))
     if record.comparator == record.arm:
         raise ConfigError(f"{where}.comparator={record.arm}: must be another than {where}.arm")
-    directions, metrics = DIRECTIONS[record.headline], METRICS[record.headline]
-    for key, value, allowed in (
-        ("metric", record.metric, metrics),
-        ("direction", record.direction, (*directions, None)),
-    ):
-        if value not in allowed:
-            known = " or ".join(word for word in allowed if word)
-            raise ConfigError(f"{where}.{key}={value}: headline={record.headline} takes {known}")
-    _check_gain(record, where, number_allowed="faster" in directions)
+    for key, allowed in (("metric", METRICS), ("direction", DIRECTIONS)):
+        value, known = getattr(record, key), allowed[record.headline]
+        if value is not None and value not in known:
+            raise ConfigError(f"{where}.{key}={value}: headline={record.headline} takes {' or '.join(known)}")
+    _check_gain(record, where)
     for key, limit in (("value", 1), ("quality_margin", 0)):
         if (number := getattr(record, key)) is not None:
             above(f"{where}.{key}", number, limit)
@@ -241,18 +233,15 @@ def _check(record: ClaimKeys, where: str, strategies: Sequence[str]) -> None:
             at_least(f"{where}.conditions.{key}", count, 1)
 
 
-def _check_gain(record: ClaimKeys, where: str, *, number_allowed: bool) -> None:
+def _check_gain(record: ClaimKeys, where: str) -> None:
     """Refuse all but exactly one of value, less_time and direction."""
     keys = ("value", "less_time", "direction")
     given = [key for key in keys if getattr(record, key) is not None]
-    for key in given:
-        if key != "direction" and not number_allowed:
-            value = getattr(record, key)
-            raise ConfigError(f"{where}.{key}={value}: headline={record.headline} takes direction instead")
-    if len(given) != 1:
-        allowed = ", ".join(keys if number_allowed else ("direction",))
+    number_allowed = "faster" in DIRECTIONS[record.headline]
+    if len(given) != 1 or (given != ["direction"] and not number_allowed):
+        allowed = f"exactly one of {', '.join(keys)}" if number_allowed else "direction alone"
         has = " and ".join(given) or "none"
-        raise ConfigError(f"{where}: must give exactly one of {allowed}; has {has}")
+        raise ConfigError(f"{where}: headline={record.headline} takes {allowed}; has {has}")
     if record.direction is not None and record.quantifier == "up_to":
         raise ConfigError(
             f"{where}.quantifier=up_to: needs a number, value or less_time; a direction has none"
@@ -301,7 +290,7 @@ def parts(claim: Claim) -> dict[str, str]:
         "claim": claim.id,
         "says": claim.says,
         "gain": gain_words(claim),
-        "judged by": _WORDS.get(claim.headline, claim.headline),
+        "judged by": _WORDS[claim.headline],
         "against": claim.comparator + (f": {explained}" if explained else ""),
         "stated in": f"{claim.source} (certainty: {claim.certainty})",
         "conditions": claim.conditions.words,

@@ -1,20 +1,20 @@
-"""Recorded facts of a run beyond its configuration: cores and threads, run queue, what arms must share.
+"""Recorded facts of a run beyond its configuration: cores and threads, what arms must share.
 
 `QUANTITIES` is the one list that the fairness table reads, as text; None where nothing is recorded. Field
 names are those of docs/records.md.
 """
 
-import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
-from ...machine.cores import QUEUE_LIMIT, in_each_second
 from ...records.seed_ranges import trial_seeds
+from .. import words
 from ..data.arms import text
-from ..data.load import Run, number, value_at
+from ..data.load import Run, value_at
 
 
 @dataclass(frozen=True)
@@ -32,21 +32,6 @@ class Quantity:
     complete: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class Measured:
-    """A measured number. Two sides differ where their medians are more than `apart` from each other.
-
-    `shown`: a median in words. A median above `most` forbids a verdict.
-    """
-
-    key: str
-    words: str
-    read: Callable[[Run], float | None]
-    apart: float
-    shown: Callable[[float], str]
-    most: float = math.inf
-
-
 def complete(run: Run) -> bool:
     """Whether the run did all of its schedule; one that stopped at its target did no fixed work."""
     stop = value_at(run.config, "train", "stop")
@@ -58,15 +43,18 @@ def local_batch(run: Run) -> str | None:
     batches = value_at(run.summary, "strategy", "batches")
     batch = value_at(run.config, "train", "global_batch_size")
     nodes = value_at(run.config, "cluster", "ranks_per_node")
-    if isinstance(batches, list) and batches:
-        split: Sequence[Any] = batches
-    elif isinstance(batch, int) and isinstance(nodes, list) and nodes:
+    if not isinstance(batches, list) or not batches:
+        if not isinstance(batch, int) or not isinstance(nodes, list) or not nodes:
+            return None
         ranks = sum(nodes)
         least, more = divmod(batch, ranks)
-        split = [least + 1] * more + [least] * (ranks - more)
-    else:
-        return None
-    return ", ".join(f"{size} x {len(list(group))}" for size, group in groupby(split))
+        batches = [least + 1] * more + [least] * (ranks - more)
+    return _counted(batches)
+
+
+def _counted(values: Iterable[Any]) -> str:
+    """`1 x 4, 2 x 2`: each value of successive ranks, and of how many."""
+    return ", ".join(f"{text(value)} x {len(list(group))}" for value, group in groupby(values))
 
 
 def cores(run: Run) -> int | None:
@@ -80,12 +68,9 @@ def idle_cores(run: Run) -> str:
     A process that makes batches has a core of its own.
     """
     workers = value_at(run.config, "launcher", "loader_workers")
-    threads = _threads_of_hosts(run, helpers=workers if isinstance(workers, int) else 0)
-    least = _cores_of_hosts(run)
-    if paced(run) or not threads or not least:
-        return ""
-    idle = [(threads[host], least[host]) for host in threads if threads[host] < least[host]]
-    return next((f"{few} thread{'s' * (few != 1)} on {cores} cores" for few, cores in idle), "")
+    loads = _loads(run, helpers=workers if isinstance(workers, int) else 0)
+    idle = (f"{words.count(few, 'thread')} on {cores} cores" for few, cores in loads if few < cores)
+    return "" if paced(run) else next(idle, "")
 
 
 def paced(run: Run) -> bool:
@@ -94,21 +79,18 @@ def paced(run: Run) -> bool:
 
 
 def most_threads(run: Run) -> tuple[int, int] | None:
-    """(threads, cores) of the host with most threads a core, from the ranks' own rows; None if not known."""
-    threads, least = _threads_of_hosts(run), _cores_of_hosts(run)
-    if not threads or not least:
-        return None
-    return max(((threads[host], least[host]) for host in threads), key=lambda pair: pair[0] / pair[1])
+    """(threads, cores) of the host with most threads a core; None if not known."""
+    return max(_loads(run), key=lambda load: load[0] / load[1], default=None)
 
 
-def _threads_of_hosts(run: Run, *, helpers: int = 0) -> dict[str, int]:
-    """Threads by host, with `helpers` more for each rank; empty if one is not known."""
+def _loads(run: Run, *, helpers: int = 0) -> list[tuple[int, int]]:
+    """(threads, cores) of each host, with `helpers` more threads for each rank; empty if one is not known."""
     threads: dict[str, int] = defaultdict(int)
     for row in ranks_of(run):
         if not isinstance(row.get("threads"), int):
-            return {}
+            return []
         threads[str(row.get("host"))] += row["threads"] + helpers
-    return threads
+    return [(threads[host], cores) for host, cores in _cores_of_hosts(run).items()]
 
 
 def _cores_of_hosts(run: Run) -> dict[str, int]:
@@ -142,16 +124,17 @@ def hosts(run: Run) -> list[str]:
     return list(dict.fromkeys(nodes.values()))
 
 
-def _of_ranks(field: str, *, counted: bool = False) -> Callable[[Run], str | None]:
-    """The distinct values that the ranks recorded in `field`; `counted`: in rank order, `1 x 4`."""
+def _of_rows(
+    rows: Callable[[Run], Sequence[Mapping[str, Any]]], *names: str, counted: bool = False
+) -> Callable[[Run], str | None]:
+    """The distinct values of these fields in a run's rows; `counted`: in the order of the rows, `1 x 4`."""
 
     def read(run: Run) -> str | None:
-        values = [row.get(field) for row in ranks_of(run)]
-        if not values or None in values:
+        values = [[row.get(name) for name in names] for row in rows(run)]
+        if not values or any(None in of_row for of_row in values):
             return None
-        if not counted:
-            return ", ".join(dict.fromkeys(text(value) for value in values))
-        return ", ".join(f"{text(value)} x {len(list(group))}" for value, group in groupby(values))
+        shown = [" ".join(map(text, of_row)) for of_row in values]
+        return _counted(shown) if counted else ", ".join(dict.fromkeys(shown))
 
     return read
 
@@ -192,18 +175,6 @@ def _changes(run: Run) -> str | None:
     if run.environment.get("commit") is None:
         return None
     return str(run.environment.get("dirty") or "none")
-
-
-def _evaluations(*names: str) -> Callable[[Run], str | None]:
-    """The distinct values of these fields over the run's evaluations."""
-
-    def read(run: Run) -> str | None:
-        rows = [[row.get(name) for name in names] for row in run.evaluations]
-        if not rows or any(None in row for row in rows):
-            return None
-        return ", ".join(dict.fromkeys(" ".join(str(value) for value in row) for row in rows))
-
-    return read
 
 
 def _tuning(run: Run) -> str | None:
@@ -247,7 +218,7 @@ def ranks_of(run: Run) -> list[Mapping[str, Any]]:
 def threads_fit(run: Run) -> str | None:
     """`4 threads on 2 cores`, of the host with most threads a core."""
     most = most_threads(run)
-    return None if most is None else f"{most[0]} threads on {most[1]} cores"
+    return most and f"{most[0]} threads on {most[1]} cores"
 
 
 def _data_files(run: Run) -> str | None:
@@ -263,8 +234,12 @@ QUANTITIES = (
     Quantity("data.local_batch", "samples of each rank in a step", local_batch),
     Quantity("data.left_out", "samples left out of an epoch", _of("summary", "left_out_samples")),
     Quantity("data.samples", "samples trained in all", lambda run: _text(run.samples), complete=True),
-    Quantity("evaluation.set", "evaluation set: split, samples", _evaluations("split", "count")),
-    Quantity("evaluation.mode", "how models were evaluated", _evaluations("mode")),
+    Quantity(
+        "evaluation.set",
+        "evaluation set: split, samples",
+        _of_rows(attrgetter("evaluations"), "split", "count"),
+    ),
+    Quantity("evaluation.mode", "how models were evaluated", _of_rows(attrgetter("evaluations"), "mode")),
     Quantity(
         "evaluation.count", "evaluations", lambda run: _text(len(run.evaluations) or None), complete=True
     ),
@@ -274,11 +249,13 @@ QUANTITIES = (
     Quantity("hardware.hosts", "nodes", lambda run: ", ".join(hosts(run)) or None, real=True),
     Quantity("hardware.system", "system", _of("environment", "platform"), real=True),
     Quantity("hardware.machine", "processor", _of("environment", "machine"), real=True),
-    Quantity("hardware.devices", "devices", _of_ranks("device"), real=True),
-    Quantity("hardware.models", "models of the devices", _of_ranks("device_model"), real=True),
+    Quantity("hardware.devices", "devices", _of_rows(ranks_of, "device"), real=True),
+    Quantity("hardware.models", "models of the devices", _of_rows(ranks_of, "device_model"), real=True),
     Quantity("hardware.cores", "usable cores of rank 0", _of("environment", "cores"), real=True),
-    Quantity("threads.per_rank", "threads of each rank", _of_ranks("threads", counted=True), real=True),
-    Quantity("threads.affinity", "cores of each rank", _of_ranks("cores", counted=True), real=True),
+    Quantity(
+        "threads.per_rank", "threads of each rank", _of_rows(ranks_of, "threads", counted=True), real=True
+    ),
+    Quantity("threads.affinity", "cores of each rank", _of_rows(ranks_of, "cores", counted=True), real=True),
     Quantity("threads.fit", "threads over the cores of a machine", threads_fit, real=True),
     Quantity("transport.backend", "backend", _of("environment", "backend")),
     Quantity("transport.variables", "variables of libraries", _variables, real=True),
@@ -292,41 +269,3 @@ QUANTITIES = (
     Quantity("rules.schema", "schemas of the records", _of("environment", "schema_version")),
     Quantity("rules.clock", "clock", lambda run: None if run.world == "unknown" else run.world),
 )
-
-MEASURED = (
-    Measured(
-        key="data.cached",
-        words="share of the data set's files in the page cache at the start",
-        read=lambda run: number(run.start.still_cached),
-        apart=0.1,
-        shown=lambda share: f"{share:.0%}",
-    ),
-    Measured(
-        key="hardware.queue",
-        words="time that the threads of a rank stood ready without a core (busy machine)",
-        read=lambda run: number(run.summary.get("run_queue_share")),
-        apart=QUEUE_LIMIT,
-        shown=in_each_second,
-        most=QUEUE_LIMIT,
-    ),
-)
-KEY_WORDS = {
-    "seed": "seeds",
-    "execution.order": "order of the runs",
-    "threads.fit": "threads and cores",
-    "cluster.links.inter.rate_gbit": "rate of the links between nodes (Gbit/s)",
-    "cluster.links.intra.rate_gbit": "rate of the links inside nodes (Gbit/s)",
-    "cluster.device.tflops": "speed of the modelled devices (Tflop/s)",
-    "cluster.device.samples_per_second": "speed of the modelled devices (samples/s)",
-    "cluster.ranks_per_node": "number of ranks on each node",
-    "optimizer._target_": "optimizer",
-    "optimizer.lr": "learning rate",
-    "optimizer.weight_decay": "weight decay",
-    "schedule.warmup_epochs": "warm-up (epochs)",
-    "train.epochs": "number of epochs",
-    "train.global_batch_size": "global batch size",
-    "train.target": "target",
-    "train.stop": "stop rule",
-    "train.eval_every_samples": "number of samples between evaluations",
-}
-"""What keys of the configuration and of the table are called in sentences."""

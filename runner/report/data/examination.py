@@ -14,11 +14,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from ... import PACKAGE
 from ...records.json_lines import read_json
 from ...records.run_identity import id_of_tree
 from ...records.trees import flatten
-from .declared import label_of
 from .load import PARTS, Run, number, value_at
 
 ROUNDING = 0.01  # docs/records.md: sums of parts and intervals agree within 1 %
@@ -47,11 +45,10 @@ def identity(run: Run) -> Iterator[str]:
         "run.id": value_at(run.config, "run", "id"),
         "status.json": run.status.get("run_id"),
     }
-    # Models name themselves by their keys, and of a strategy without source here no name is known.
+    # Models, and strategies of one's own, are called what the run id says.
     _, *others = [*str(recorded["run.id"]).split("-"), "", "", ""][:3]
-    strategy = label_of(str(value_at(run.config, "strategy", "_target_") or "")) or run.strategy
     try:
-        wanted = id_of_tree(run.config, (strategy, *others))
+        wanted = id_of_tree(run.config, (run.built_in or run.strategy, *others))
     except (KeyError, TypeError, AttributeError, ValueError):
         yield "config.yaml is not complete: no run id follows from it"
         return
@@ -71,8 +68,8 @@ def strategy_named(run: Run) -> Iterator[str]:
     """The study's name of its arm against the strategy that ran."""
     for key, name in (("study.arm", run.arm_name), ("study.tuned", run.tuned)):
         first = name.replace(",", " ").split(" ")[0]
-        if first in _strategies() and first != run.strategy:
-            yield f"{key}={name} is the name of another strategy, {run.strategy} ran"
+        if not run.may_be_called(first):
+            yield f"{key}={name} is the name of another strategy, {run.built_in or run.strategy_class} ran"
 
 
 def whole(run: Run) -> Iterator[str]:
@@ -246,11 +243,6 @@ def _tunings(results: Path) -> list[tuple[str, dict[str, Any], bool]]:
 
 
 # ------------------------------------------------------------------ values
-
-
-@cache
-def _strategies() -> frozenset[str]:
-    return frozenset(file.stem for file in (PACKAGE / "conf" / "strategy").glob("*.yaml"))
 
 
 def _lost_trace(config: Mapping[str, Any]) -> bool:

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from ....strategies.errors import ConfigError
+from ...config.groups import shipped
 from ...machine.folders import check_folder
 from ...records.json_lines import Row, read_json, surviving
 from ...records.rows import StartRow, TrainIntervalRow
 from ...records.seed_ranges import COPIES, block_of
 from ...records.target_crossing import Crossing, crossing
-from .declared import name_of, task_of
 from .metric import Metric, metric_of
 from .run_files import environment_of, mapping_of, read_yaml, rows_of
 
@@ -90,7 +90,9 @@ class Run:
         names = self.run_id.split("-")
         if len(names) == 5 and group in ("strategy", "model", "dataset"):
             return names[("strategy", "model", "dataset").index(group)]
-        return _target_name(str(value_at(self.config, group, "_target_") or "unknown"))
+        target = str(value_at(self.config, group, "_target_") or "unknown")
+        # A class of one's own has the name of its file.
+        return shipped(group).get(target) or ".".join(target.split(".")[-2:]).partition(".")[0]
 
     @property
     def strategy(self) -> str:
@@ -100,6 +102,16 @@ class Run:
     def strategy_class(self) -> str:
         """The dotted path of its class; "" where the configuration is lost."""
         return str(value_at(self.config, "strategy", "_target_") or "")
+
+    @property
+    def built_in(self) -> str:
+        """The name of its strategy if that is one of the project's own; "" for others."""
+        head, _, rest = self.strategy_class.partition("daso_bench.strategies.")
+        return "" if head else rest.partition(".")[0]
+
+    def may_be_called(self, name: str) -> bool:
+        """Whether its strategy is the built-in one of that name; True if no built-in strategy has it."""
+        return name == self.built_in or name not in shipped("strategy").values()
 
     @property
     def world(self) -> str:
@@ -216,8 +228,7 @@ class Run:
     @cached_property
     def judged_by(self) -> Metric:
         """What its models are judged by."""
-        target = value_at(self.config, "dataset", "_target_")
-        return metric_of(self.metric, self.evaluations, self.summary, task=task_of(str(target or "")))
+        return metric_of(self.metric, self.evaluations, self.summary, task=self.start.task)
 
     def points(self, x: str) -> list[tuple[float, float]]:
         """Field `x` of each evaluation, and what its model is judged."""
@@ -290,15 +301,6 @@ def value_at(tree: Mapping[str, Any], *names: str) -> Any:
     for name in names:
         value = value.get(name) if isinstance(value, Mapping) else None
     return value
-
-
-def _target_name(target: str) -> str:
-    """The `name` of the class that a `_target_` names, else its file, or the class where that has several."""
-    if (stated := name_of(target)) is not None:
-        return stated
-    path = target.split(".")
-    several = path[-2:-1] in (["optimizers"], ["schedules"], ["small"])
-    return path[-1].lower() if several or len(path) < 2 else path[-2]
 
 
 def find_runs(directory: Path) -> Iterator[Path]:

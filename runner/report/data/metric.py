@@ -29,8 +29,6 @@ ACCURACY = Metric(key="accuracy", name="accuracy", title="Accuracy", beside=("co
 MIOU = Metric(key="miou", name="mIoU", title="mIoU", beside=("pixel_accuracy",))
 TOP5 = Metric(key="top5", name="top-5 accuracy", title="Top-5 accuracy", beside=("accuracy", "correct"))
 PIXELS = Metric(key="pixel_accuracy", name="pixel accuracy", title="Pixel accuracy", beside=("miou",))
-HEADLINES = {"segmentation": MIOU}
-"""By task, where models are not judged by accuracy."""
 METRICS = {metric.key: metric for metric in (ACCURACY, MIOU, TOP5, PIXELS)}
 
 
@@ -47,7 +45,7 @@ def metric_of(
     if ACCURACY.key in last:
         return ACCURACY
     recorded = MIOU.key in last or f"final_{MIOU.key}" in summary
-    return MIOU if recorded else HEADLINES.get(task, ACCURACY)
+    return MIOU if recorded or task == "segmentation" else ACCURACY
 
 
 def target_words(key: str, target: float) -> str:

@@ -58,27 +58,12 @@ def in_environment(**values: Any) -> Edit:
 
 
 UNFAIR: dict[str, tuple[Edit, str]] = {
-    "learning rate": (in_config("optimizer", lr=0.4), "other learning rate: 0.4 instead of 0.1"),
-    "target": (in_config("train", target=0.7), "other target: 0.7 instead of 0.75"),
-    "stop rule": (
-        in_config("train", stop="first"),
-        "other stop rule: first instead of not set",
-    ),
-    "cadence": (
-        in_config("train", eval_every_samples=250),
-        "other number of samples between evaluations: 250 ",
-    ),
+    "learning rate": (in_config("optimizer", lr=0.4), "other optimizer.lr: 0.4 instead of 0.1"),
     "link": (
         in_config("cluster", links={"inter": {"rate_gbit": 25}}),
-        "other rate of the links between nodes (Gbit/s): 25 instead of not set",
+        "other cluster.links.inter.rate_gbit: 25 instead of not set",
     ),
-    "device": (
-        in_config("cluster", device={"tflops": 60}),
-        "other speed of the modelled devices (Tflop/s): 60",
-    ),
-    "Python": (in_environment(python="3.13.0"), "other Python: 3.13.0 instead of 3.11.2"),
     "commit": (in_environment(commit="ffff"), "other commit: ffff instead of 1a2b3c4"),
-    "cores": (in_environment(cores=64), "other usable cores of rank 0: 64 instead of 2"),
 }
 
 
@@ -117,8 +102,8 @@ def test_the_reason_is_the_number_of_unequal_things_and_the_verdict_gives_the_wo
     (judged,) = [one for one in given.judged if one.claim.id == "daso_time"]
     assert judged.verdict.word == "no verdict"
     assert judged.verdict.reasons[0] == (
-        "3 unequal things: other rate of the links between nodes (Gbit/s): 25 instead of not set; "
-        "other learning rate: 0.4 instead of 0.1; and 1 more"
+        "3 unequal things: other cluster.links.inter.rate_gbit: 25 instead of not set; "
+        "other optimizer.lr: 0.4 instead of 0.1; and 1 more"
     )
 
 

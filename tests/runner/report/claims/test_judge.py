@@ -11,18 +11,22 @@ from daso_bench.runner.report.build import report
 from daso_bench.runner.report.checks.check import Check
 from daso_bench.runner.report.claims.claim_tables import fairness_rows
 from daso_bench.runner.report.claims.judge import NO_ARM, JudgedClaim, judge
-from daso_bench.runner.report.claims.paper_claims import StatedConditions, load
+from daso_bench.runner.report.claims.paper_claims import Claim, StatedConditions, load
 from daso_bench.runner.report.claims.speedups import all_speedups
 from daso_bench.runner.report.show_verdicts import show_verdicts
 
 FAST = tuple(value / 1.7 for value in BASE)
 
 
+def shipped(name: str) -> Claim:
+    (found,) = [claim for claim in load() if claim.id == name]
+    return found
+
+
 def of(root: Path, name: str) -> list[JudgedClaim]:
     """What the runs below `root` say of the claim `name`."""
-    claims = [claim for claim in load() if claim.id == name]
-    assert claims
-    return judge(claims, all_speedups(comparisons_of(root)))
+    comparisons = comparisons_of(root)
+    return judge([shipped(name)], all_speedups(comparisons), comparisons)
 
 
 def only(root: Path, name: str = "daso_time") -> JudgedClaim:
@@ -43,7 +47,7 @@ def test_of_another_metric_the_conditions_are_not_the_claims_own(make_run: Make,
     """A paper's mIoU says what becomes of mIoU; accuracy of the same model is another workload."""
     study(make_run, tmp_path, arm=FAST, fresh=1.0, exposed=0.5)
     given = all_speedups(comparisons_of(tmp_path))
-    (claim,) = [claim for claim in load() if claim.id == "daso_time"]
+    claim = shipped("daso_time")
     here = StatedConditions(
         model=None, dataset=None, nodes=2, devices_per_node=2, device="of a test", network="of a test"
     )
@@ -60,9 +64,8 @@ def test_a_loss_of_accuracy_takes_the_gain_away(make_run: Make, tmp_path: Path):
 
 def test_a_verdict_on_time_to_target_rests_on_no_floor_of_runs_that_missed_it(make_run: Make, tmp_path: Path):
     study(make_run, tmp_path, fresh=1.0, fresh_missed=(1, 3))
-    (claim,) = [claim for claim in load() if claim.id == "daso_time"]
     given = all_speedups(comparisons_of(tmp_path))
-    (found,) = judge([replace(claim, headline="time_to_target")], given)
+    (found,) = judge([replace(shipped("daso_time"), headline="time_to_target")], given)
     assert found.verdict.word == "no verdict"
     assert "no noise floor: 2 of 5 runs of ddp fresh_seeds missed the target" in found.verdict.reasons
     assert not any("is missing" in reason for reason in found.verdict.reasons)
@@ -74,7 +77,7 @@ def test_an_unfair_comparison_gets_no_verdict_and_says_why(make_run: Make, tmp_p
     found = only(tmp_path)
     assert found.verdict.word == "no verdict"
     assert found.verdict.reasons[0] == (
-        "2 unequal things: other global batch size: 128 instead of 64; "
+        "2 unequal things: other train.global_batch_size: 128 instead of 64; "
         "other samples of each rank in a step: 32 x 4 instead of 16 x 4"
     )
     rows = fairness_rows([answered(tmp_path)], [found])
@@ -84,9 +87,7 @@ def test_an_unfair_comparison_gets_no_verdict_and_says_why(make_run: Make, tmp_p
 
 def told(root: Path, name: str) -> str:
     """Why the runs below `root` were not compared for the claim `name`."""
-    claims = [claim for claim in load() if claim.id == name]
-    comparisons = comparisons_of(root)
-    (found,) = judge(claims, all_speedups(comparisons), comparisons)
+    found = only(root, name)
     assert (found.comparison, found.verdict.word) == (None, "no verdict")
     (reason,) = found.verdict.reasons
     return reason
@@ -174,9 +175,7 @@ def judged_with(root: Path, **check: object) -> JudgedClaim:
     """The verdict on `daso_time` where a check of the study says `check`."""
     (found,) = all_speedups(comparisons_of(root))
     said = Check(name="noise", level="amber", sentence="", **check)  # pyright: ignore[reportArgumentType]
-    (judged,) = judge(
-        [claim for claim in load() if claim.id == "daso_time"], [replace(found, checks=(said,))]
-    )
+    (judged,) = judge([shipped("daso_time")], [replace(found, checks=(said,))])
     return judged
 
 

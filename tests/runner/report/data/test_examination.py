@@ -51,6 +51,10 @@ def scaled(row: Any) -> None:
             row[key] = 0.6 * value
 
 
+def of_ones_own(tree: Any) -> None:
+    tree["strategy"]["_target_"], tree["study"]["arm"] = "mine.daso.DASO", "daso"
+
+
 CONFIG, STATUS, SUMMARY, EVALUATION = "config.yaml", "status.json", "summary", "evaluation"
 METRICS = "metrics.jsonl"
 
