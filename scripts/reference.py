@@ -43,50 +43,27 @@ SHOWN = 10  # differences that are printed, of each table
 # Where, when and with which versions a run was made is no part of its numbers, if all arms agree.
 PLACES = ("calendar_s", "run_directory")
 VERSIONS = ("Python", "packages", "daso-bench", "commit", "local changes, hash", "system", "nodes")
-# What README.md shows of the tables: heading and column; see `_cell`.
-SHOWN_COLUMNS: Mapping[str, Mapping[str, str]] = {
-    "speedups.csv": {
-        "size": "size",
-        "baseline": "baseline",
-        "arm": "arm",
-        "runs": "runs",
-        "same epochs, times as fast": "fixed_work ±",
-        "until the target": "to_target ±",
-        "final metric, points": "quality_points ±",
-        "no arm can exceed": "bound",
-        "noise floor, same epochs": "fixed_work_noise_floor %",
-        "noise floor, until the target": "to_target_noise_floor %",
-    },
-    "claims.csv": {
-        "claim": "claim",
-        "arm": "arm",
-        "measured here": "measured",
-        "verdict": "verdict",
-        "remarks": "remarks",
-    },
-    "efficiency.csv": {
-        "arm": "arm",
-        "samples/s": "samples_per_s",
-        "efficiency": "efficiency ±",
-        "computing": "share_compute %",
-        "level 1": "share_blocked_on_intra %",
-    },
-    "readers.csv": {
-        "size": "size",
-        "reader": "arm",
-        "still cached": "still_cached",
-        "reads": "reads",
-        "jumps": "jumps",
-        "waited, s": "waited_s",
-        "times as fast": "times_as_fast ±",
-    },
-    "tuning.csv": {
-        "arm": "arm",
-        "trials": "trials",
-        "failed": "failed_trials",
-        "winner": "winner",
-        "regret of the default": "regret ±",
-    },
+# What README.md shows of the tables: "heading = column", or the column alone; see `_cell`.
+SHOWN_COLUMNS: Mapping[str, Sequence[str]] = {
+    "speedups.csv": (
+        *("size", "baseline", "arm", "runs"),
+        "same epochs, times as fast = fixed_work ±",
+        "until the target = to_target ±",
+        "final metric, points = quality_points ±",
+        "no arm can exceed = bound",
+        "noise floor, same epochs = fixed_work_noise_floor %",
+        "noise floor, until the target = to_target_noise_floor %",
+    ),
+    "claims.csv": ("claim", "arm", "measured here = measured", "verdict", "remarks"),
+    "efficiency.csv": (
+        *("arm", "samples/s = samples_per_s", "efficiency = efficiency ±"),
+        *("computing = share_compute %", "level 1 = share_blocked_on_intra %"),
+    ),
+    "readers.csv": (
+        *("size", "reader = arm", "still cached = still_cached", "reads", "jumps"),
+        *("waited, s = waited_s", "times as fast = times_as_fast ±"),
+    ),
+    "tuning.csv": ("arm", "trials", "failed = failed_trials", "winner", "regret of the default = regret ±"),
 }
 
 Table = list[dict[str, str]]
@@ -231,9 +208,10 @@ def numbers(folder: Path) -> str:
     return "\n".join([*lines, ""])
 
 
-def _markdown(rows: Table, columns: Mapping[str, str]) -> list[str]:
+def _markdown(rows: Table, columns: Sequence[str]) -> list[str]:
     """A table without the columns that are empty in all rows."""
-    cells = {head: [_cell(row, column) for row in rows] for head, column in columns.items()}
+    pairs = [shown.split(" = ") for shown in columns]
+    cells = {pair[0]: [_cell(row, pair[-1]) for row in rows] for pair in pairs}
     cells = {head: column for head, column in cells.items() if any(column)}
     body = [[column[number] or "–" for column in cells.values()] for number in range(len(rows))]
     return [f"| {' | '.join(line)} |" for line in (cells, ["---"] * len(cells), *body)]

@@ -38,12 +38,8 @@ class Result:
         return self.ran or self.outcome.status == "skipped"
 
 
-def always(config: RunConfig) -> None:
-    """The `Ready` of runs that need nothing."""
-
-
 def run_one(
-    run: PlannedRun, start: Start, ready: Ready = always, *, resume: bool = False
+    run: PlannedRun, start: Start, ready: Ready = lambda config: None, *, resume: bool = False
 ) -> tuple[RunDirectory, Outcome]:
     """Start one new run, or with `resume` go on with one that has begun.
 
@@ -65,7 +61,7 @@ def run_all(
     start: Start,
     tell: Callable[[str], None],
     each_s: float | None = None,
-    ready: Ready = always,
+    ready: Ready = lambda config: None,
 ) -> list[Result]:
     """Run what is not finished, in the order of the plan.
 

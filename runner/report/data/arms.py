@@ -220,16 +220,11 @@ def _name(run: Run) -> str:
 def _apart(run: Run, others: Sequence[Run]) -> dict[str, Any]:
     """Settings of `run` that differ among `others`; inside a group, among those with the same choice."""
     of_run, of_place = settings(run), {other.place: settings(other) for other in others}
-    apart: dict[str, Any] = {}
-    for group in GROUPS[3:]:
-        if len({other.name(group) for other in others}) > 1:
-            apart[group] = run.name(group)
+    chosen = {group: {other.name(group) for other in others} for group in GROUPS[3:]}
+    apart: dict[str, Any] = {group: run.name(group) for group, names in chosen.items() if len(names) > 1}
     for key, value in of_run.items():
         group = key.split(".")[0]
-        peers = others
-        if group in GROUPS:
-            name = run.name(group)
-            peers = [other for other in others if other.name(group) == name]
+        peers = [other for other in others if group not in GROUPS or other.name(group) == run.name(group)]
         if not key.endswith("._target_") and any(of_place[peer.place].get(key) != value for peer in peers):
             apart[key] = value
     return apart

@@ -144,15 +144,6 @@ def test_a_finished_run_cut_at_half_is_not_whole(make_run: Make, tmp_path: Path)
     assert "the summary counts 4 evaluations, 2 are recorded" in only(tmp_path).distrusted
 
 
-def test_a_foreign_checkpoint_gives_more_useful_time_than_was_spent(make_run: Make, tmp_path: Path) -> None:
-    """The run that went on did half of the work only; the rest is another run's."""
-    path = make_run(tmp_path)
-    for file in (path / "ranks").iterdir():
-        file.write_text("".join(file.read_text().splitlines(keepends=True)[2:]))
-    words = "training time is 360 s in metrics.jsonl, 180 s by the ranks' records"
-    assert only(tmp_path).distrusted == (words,)
-
-
 def test_the_work_that_survived_is_summed_where_a_run_was_resumed(make_run: Make, tmp_path: Path) -> None:
     """The first attempt did two intervals after the checkpoint, which the second did again, in less time."""
     path = make_run(tmp_path)
