@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import permutations
 from statistics import fmean, median, stdev
 from typing import Any, NamedTuple
 
@@ -28,16 +29,14 @@ Pair = Mapping[str, Any]
 
 
 class SpeedupError(NamedTuple):
-    """Of one strategy in one configuration: speed-up over ddp, `simulated` and `measured`."""
+    """Of a strategy in one configuration: the `simulated` speed-up over ddp, and its error.
+
+    `log`: ln(simulated / measured). Above 0 the strategy gains too much in virtual time.
+    """
 
     strategy: str
     simulated: float
-    measured: float
-
-    @property
-    def log(self) -> float:
-        """ln(simulated / measured): above 0 the strategy gains too much in virtual time."""
-        return math.log(self.simulated / self.measured)
+    log: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,18 +72,14 @@ def by_configuration(pairs: Sequence[Pair]) -> Iterable[list[Pair]]:
 
 def speedup_errors(pairs: Sequence[Pair]) -> list[SpeedupError]:
     """The error of each strategy that has a ddp of its own configuration among `pairs`."""
-    return [
-        SpeedupError(
-            pair["arm"],
-            base["simulated_step_s"] / pair["simulated_step_s"],
-            base["emulated_step_s"] / pair["emulated_step_s"],
-        )
-        for together in by_configuration(pairs)
-        for base in together
-        if base["arm"] == BASELINE
-        for pair in together
-        if pair is not base
-    ]
+    errors = list[SpeedupError]()
+    for together in by_configuration(pairs):
+        for base, pair in permutations(together, 2):
+            if base["arm"] == BASELINE:
+                simulated = base["simulated_step_s"] / pair["simulated_step_s"]
+                measured = base["emulated_step_s"] / pair["emulated_step_s"]
+                errors.append(SpeedupError(pair["arm"], simulated, math.log(simulated / measured)))
+    return errors
 
 
 @cache

@@ -17,8 +17,6 @@ from scipy.special import betaincinv, nctdtr
 from ....strategies.errors import ConfigError
 from .welch import LEVEL, POWER, t_limit
 
-_POINTS = 400  # of the mean over u: quantiles at the midpoints of equal shares
-
 FEWEST_PILOTS = 10
 
 
@@ -27,9 +25,8 @@ def power(difference: float, sd: float, runs: int, *, level: float = LEVEL) -> f
 
     `sd`: of single runs on both sides, in the same unit (ln T); `runs`: per arm, 2 or more.
     """
-    shares = (np.arange(_POINTS) + 0.5) / _POINTS
     half = (runs - 1) / 2
-    u = betaincinv(half, half, shares)
+    u = betaincinv(half, half, (np.arange(400) + 0.5) / 400)  # at the midpoints of 400 equal shares
     limits = t_limit(level, (runs - 1) / (u**2 + (1 - u) ** 2))
     noncentrality = abs(difference) / (sd * math.sqrt(2 / runs))
     # scipy gives NaN for tails that are too small for a float: these are 0.

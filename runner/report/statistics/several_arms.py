@@ -13,8 +13,7 @@ import numpy as np
 from scipy.special import chdtri, ndtri
 from scipy.stats import qmc
 
-from .planning import POWER
-from .welch import SIGNIFICANT, Estimate, Ratio, error_of, holm, t_limit
+from .welch import POWER, SIGNIFICANT, Estimate, Ratio, error_of, holm, t_limit
 
 EACH_SIDE = SIGNIFICANT / 2  # of a Holm-adjusted one-sided p: alone, the interval of 95 % says the same
 MOST_RUNS = 100  # up to which the number of runs that would decide is looked for

@@ -22,7 +22,6 @@ LEVEL = 0.95  # `study.level`
 POWER = 0.8
 FEWEST_RUNS = 3  # fewer give no ratio at all
 SIGNIFICANT = 0.05  # of the Holm-adjusted p
-_LARGEST_EXPONENT = 700.0  # beyond it exp() is infinite for all that a report could print
 Side = Literal["", "≥", "≤"]
 
 
@@ -75,8 +74,8 @@ class Interval:
 
 
 def exponential(value: float) -> float:
-    """exp(value), infinite where a float could not hold it."""
-    return math.exp(value) if value < _LARGEST_EXPONENT else math.inf
+    """exp(value), infinite from 700 on: about there a float ends."""
+    return math.exp(value) if value < 700 else math.inf
 
 
 @dataclass(frozen=True, kw_only=True)

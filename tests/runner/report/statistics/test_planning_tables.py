@@ -16,7 +16,8 @@ from simulated_studies import (
 )
 
 from daso_bench.runner.records.target_crossing import crossing
-from daso_bench.runner.report.statistics.planning import POWER, detectable, power
+from daso_bench.runner.report.statistics.planning import detectable, power
+from daso_bench.runner.report.statistics.welch import POWER
 
 COUNT = 20_000
 # Percent: n, CV -> Welch coverage, half-width.
