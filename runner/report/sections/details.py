@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from ...config.cluster import compared_words
-from .. import simulation_errors, words
+from .. import words
 from ..data.arms import Arm, Comparison, common_settings, shown
 from ..data.load import Run
 from ..data.means import final_mean, target_mean, train_mean
@@ -16,21 +15,6 @@ from ..plots.pictures import Plot
 from ..section import Section
 from ..statistics.reached import median_s, wilson
 from ..target import budget_s, way
-
-
-def facts_of(comparison: Comparison) -> list[tuple[str, str]]:
-    """World and target, and how far virtual time is off: name and value of each."""
-    runs = comparison.runs
-    facts = [("World", comparison.world_in_words)]
-    if comparison.world == "simulated":
-        ranks = {(run.config.get("cluster") or {}).get("validated_ranks") or 0 for run in runs}
-        compared = "; ".join(compared_words(count) for count in sorted(ranks))
-        known = simulation_errors.reference().sentence()
-        facts.append(("How far virtual time is off", f"{compared[0].upper()}{compared[1:]}. {known}"))
-    if comparison.targets:
-        targets = [target_words(runs[0].metric, target) for target in comparison.targets]
-        facts.append(("Target", "; ".join(targets)))
-    return facts
 
 
 def arm_line(arm: Arm, limit_s: float | None) -> dict[str, Any]:
@@ -94,18 +78,12 @@ class DetailsSection(Section):
 <section>
 <h2>{{ "Behind the answer" if loop.length == 1 else block.title }}
 {{- page.of_study(block.comparison.study) }}</h2>
-<details><summary>What was compared</summary>
-<dl class="facts">
-{% for name, value in block.facts %}
-<div><dt>{{ name }}</dt><dd>{{ value }}</dd></div>
-{% endfor %}
-</dl>
-</details>
 <details><summary>Every run ({{ block.comparison.runs | length }})</summary>
 <div class="wide" role="region" aria-label="Arms and runs" tabindex="0">
 <table>
 <caption>Bold: geometric means of times, arithmetic means of {{ block.comparison.metric.name }}; no mean of
-one run. Times are T_train: evaluation, checkpoints and start-up left out.</caption>
+one run. Times are T_train: evaluation, checkpoints and start-up left out.
+{{ "Target: " ~ block.targets | join("; ") ~ "." if block.targets }}</caption>
 <thead><tr><th scope="col">Arm and runs</th><th scope="col">Reached</th>
 <th scope="col">Time to target</th><th scope="col">Training time</th>
 <th scope="col">Final {{ block.comparison.metric.name }}</th></tr></thead>
@@ -198,7 +176,7 @@ def block_of(comparison: Comparison, title: str, prefix: str) -> dict[str, Any]:
         "comparison": comparison,
         "title": title,
         "figures": figures(together, prefix),
-        "facts": facts_of(together),
+        "targets": [target_words(comparison.runs[0].metric, target) for target in comparison.targets],
         "lines": [arm_line(arm, limit_s) for arm in comparison.arms],
         "settings": [
             {

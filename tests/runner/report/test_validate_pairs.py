@@ -1,16 +1,10 @@
 """The errors of virtual time against emulated runs, with hand values, and from run directories."""
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from daso_bench.runner.config.cluster import ClusterConfig
-from daso_bench.runner.report.data.arms import compare
-from daso_bench.runner.report.data.load import Run, load_run
-from daso_bench.runner.report.sections.details import facts_of
+from daso_bench.runner.report.data.load import Run
 from daso_bench.runner.report.simulation_errors import (
     Pair,
     overlap_of,
@@ -119,32 +113,6 @@ def test_padded_and_real_devices_are_compared_by_their_exposed_share() -> None:
     assert overlap_of([real, near]) == [(sentence, True)]
     assert [is_near for _, is_near in overlap_of([real, far])] == [False]
     assert overlap_of([real]) == []
-
-
-@pytest.mark.parametrize(
-    ("validated_ranks", "first"),
-    [
-        (None, "No step time of this cluster was compared with a measured one. "),
-        (0, "No step time of this cluster was compared with a measured one. "),
-        (4, "Step times of this cluster were compared with measured ones on 4 ranks. "),
-    ],
-)
-def test_errors_on_other_clusters_are_not_told_as_those_of_this_one(
-    make_run: Callable[..., Path],
-    tmp_path: Path,
-    validated_ranks: int | None,
-    first: str,
-) -> None:
-    path = make_run(tmp_path, world="simulated")
-    config = yaml.safe_load((path / "config.yaml").read_text())
-    if validated_ranks is not None:
-        config["cluster"]["validated_ranks"] = validated_ranks
-    (path / "config.yaml").write_text(yaml.safe_dump(config))
-    (comparison,) = compare([load_run(path, "place")])
-    told = dict(facts_of(comparison))["How far virtual time is off"]
-    assert told.startswith(f"{first}Median error (95th percentile) against 82 runs on 20 emulated clusters")
-    label = ClusterConfig(nodes=1, ranks_per_node=(2,), validated_ranks=validated_ranks or 0).validity
-    assert first == f"{label[0].upper()}{label[1:]}. ", "a run's label says the same"
 
 
 def test_figures_of_virtual_time_say_how_far_it_is_off() -> None:
