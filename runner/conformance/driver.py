@@ -22,10 +22,7 @@ from ..training.device_model import Device, StepTime
 from .checks import Failed
 from .given_workload import given_data
 from .observer import LoggedTraffic, ScenarioObserver, observed_run
-from .scenario import History, Problem, Saved, Scenario
-
-__all__ = ["History", "Problem", "Scenario", "drive", "jittered"]
-
+from .scenario import History, Saved, Scenario
 
 MakeObserver = Callable[[Scenario, CountedCommunicator, Callable[[], None]], ScenarioObserver]
 
