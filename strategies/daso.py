@@ -76,7 +76,9 @@ class DASOConfig:
         at_least("strategy.sync_every", self.sync_every, 1)
         at_least("strategy.wait_batches", self.wait_batches, 0)
         if self.wait_batches > self.sync_every:
-            raise ConfigError(f"strategy.wait_batches={self.wait_batches}: must be <= strategy.sync_every")
+            raise ConfigError(
+                f"strategy.wait_batches={self.wait_batches}: must be <= sync_every={self.sync_every}"
+            )
         if self.largest_sync_every < self.sync_every:
             raise ConfigError(
                 f"strategy.max_sync_every={self.max_sync_every}: must be >= "

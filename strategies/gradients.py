@@ -57,9 +57,7 @@ class Reduction(ABC):
         real processes on a helper thread while the backward pass goes on. All verbs on the channel
         `gradients`.
 
-        Args:
-            index: the bucket's number in this step, 0 first.
-            shapes: of the gradients that lie in it one after the other, Σ numel = n.
+        index: the bucket's number in this step, 0 first; shapes: of its gradients, Σ numel = n.
         """
 
     def sum(self, bucket: Tensor, index: int, shapes: Sequence[tuple[int, ...]], comm: Communicator) -> None:

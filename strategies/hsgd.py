@@ -388,10 +388,7 @@ def sum_columns(rows: Tensor, weights: Sequence[float], start: int, stop: int) -
     """rows[0, c] <- Σ_j weights[j]·rows[j, c] for the columns c of [start, stop), j ascending, in place.
 
     A row of weight 0 does not count, whatever is in it. Equal weights cost one multiplication per column.
-
-    Args:
-        rows: [G, W], unit stride along a row.
-        weights: [G].
+    rows: [G, W], unit stride along a row; weights: [G].
     """
     equal = len(set(weights)) == 1
     for tile in rows[:, start:stop].split(TILE, dim=1):

@@ -112,13 +112,9 @@ class PowerSGD(Reduction):
 
     A bucket's factors are summed one after the other, and then the next bucket's: levels are not pipelined.
 
-    Args:
-        inner: the sum through which both factors go.
-        rank: r, at most n and m.
-        start_steps: steps before the first compressed one.
-        min_compression: a matrix is compressed if (n + m)·r · min_compression < n·m.
-        error_feedback: keep e_i, else 0.
-        warm_start: begin with the Q of the step before, else with a new random one.
+    inner: the sum through which both factors go; rank: r, at most n and m; min_compression: a matrix is
+    compressed if (n + m)·r · min_compression < n·m; error_feedback: keep e_i, else 0; warm_start: begin with
+    the Q of the step before, else with a new random one.
 
     Bytes: `inner`'s of (n + m)·r elements a matrix, in two messages; what is not compressed travels with the
     first.

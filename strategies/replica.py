@@ -40,9 +40,7 @@ class StepTimes(NamedTuple):
 class Replica(ABC):
     """The state of one rank that training moves.
 
-    Args:
-        model: maps inputs [b, …] to outputs; already on its device.
-        criterion: maps (outputs, targets) to the mean loss over the batch.
+    model: on its device; criterion: maps (outputs, targets) to the mean loss over the batch.
     """
 
     optimizer: torch.optim.Optimizer

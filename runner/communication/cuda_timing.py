@@ -55,11 +55,7 @@ class StepTimings:
     ) -> None:
         """Note a step that was launched.
 
-        Args:
-            samples_of_rank: the sizes of the step's batches.
-            forward: beginning and end of each part's forward pass.
-            computed: all gradients are computed.
-            done: all gradients are summed.
+        forward: of each part; computed, done: all gradients are computed, and summed.
         """
 
         def read() -> StepTimes:
@@ -195,12 +191,9 @@ class InFlight:
 class DeviceWork(Work):
     """NCCL operations started together.
 
-    Args:
-        works: of `torch.distributed`; `wait` lets the present stream wait for one.
-        began: event of the computing stream at their start.
-        of: the group whose side stream waits for them.
-        tensors: kept until `wait`, so that their memory is not reused while an operation uses it.
-        note: called with the start and the end of the computing stream's wait.
+    works: of `torch.distributed`; began: event of the computing stream at their start; of: the group whose
+    side stream waits for them; tensors: kept until `wait`, so that their memory is not reused while an
+    operation uses it; note: called with the start and the end of the computing stream's wait.
     """
 
     def __init__(

@@ -149,9 +149,8 @@ class HeldWork(Work):
 class LinkClocks:
     """The clocks of all modelled links, one object per rank. Lines and links are numbered alike on all ranks.
 
-    Args:
-        address: of the memory that holds them, of `make`; it may go once all ranks have taken it.
-        lines: all groups with their channels, of collectives; pairs for messages are added.
+    address: of the memory that `make` made; it may go once all ranks have taken it. lines: of collectives;
+    pairs for messages are added.
     """
 
     def __init__(self, address: str, topology: Topology, network: Network, lines: Sequence[Line]) -> None:

@@ -93,12 +93,9 @@ class ExchangeWork(Work):
 class TorchCommunicator(CountedCommunicator):
     """One rank's process groups: one per channel and group of ranks, made on all ranks in the same order.
 
-    Args:
-        store: the rendezvous of exactly the ranks of this run.
-        device: where tensors of the gradients and parameters channels live; `control` is always gloo on the
-            CPU.
-        timeout_s: seconds after which a collective that does not end raises.
-        mixed: ranks have devices of different kinds, or share a GPU, which only gloo joins.
+    device: of tensors of the channels gradients and parameters; `control` is always gloo on the CPU.
+    timeout_s: after which a collective that does not end raises. mixed: ranks have devices of different
+    kinds, or share a GPU, which only gloo joins.
     """
 
     ranks_on_a_gpu = 0  # the most that share one; 0 without GPUs

@@ -218,7 +218,8 @@ class ClusterConfig:
             if self.links != LinksConfig() or device != DeviceConfig() or self.failures_s:
                 raise ConfigError(
                     f"launcher={launcher}: real processes have the links and devices of their machine; "
-                    "take cluster=laptop, or launcher=emulated or simulated, which model those of a cluster"
+                    "cluster.links, cluster.device and cluster.failures_s are for launcher=emulated and "
+                    "launcher=simulated; or take cluster=laptop"
                 )
             return
         if self.failures_s:

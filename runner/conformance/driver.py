@@ -22,10 +22,7 @@ from ..training.device_model import Device, StepTime
 from .checks import Failed
 from .given_workload import given_data
 from .observer import LoggedTraffic, ScenarioObserver, observed_run
-from .scenario import History, Problem, Saved, Scenario
-
-__all__ = ["History", "Problem", "Scenario", "drive", "jittered"]
-
+from .scenario import History, Saved, Scenario
 
 MakeObserver = Callable[[Scenario, CountedCommunicator, Callable[[], None]], ScenarioObserver]
 
@@ -77,16 +74,10 @@ def drive(
 ) -> list[History]:
     """Train `scenario` in virtual time with the real trainer; returns the ranks' histories.
 
-    Args:
-        step_time: nanoseconds of forward and backward, or (rank, samples) -> nanoseconds (see `jittered`).
-        resume: each rank's `History.saved[k]` of an earlier drive: all objects are
-            new and the run continues there.
-        observer: makes each rank's observer.
-
-    Raises:
-        ConfigError: the strategy refuses.
-        Deadlock: no rank can go on.
-        Failed: nor can it, since ranks disagree about a stop.
+    step_time: nanoseconds of forward and backward, or (rank, samples) -> nanoseconds (see `jittered`).
+    resume: each rank's `History.saved[k]` of an earlier drive, from where the run continues with new objects.
+    Raises ConfigError if the strategy refuses, Deadlock if no rank can go on, Failed if that is since ranks
+    disagree about a stop.
     """
     scenario.strategy_class.check(scenario.config, scenario.plan)
     took: StepTime = step_time if callable(step_time) else lambda rank, samples: step_time

@@ -109,10 +109,8 @@ class RemoteProcess:
 class RemoteRanks(Ranks):
     """The ranks that `starter` starts. Entering opens the port to which they connect.
 
-    Args:
-        key: of this attempt; a rank ignores an address with another key (of an earlier attempt).
-        grouped: whether the nodes that ranks report must be those of the topology.
-        known: goes to environment.json as it is.
+    key: of this attempt; a rank ignores an address with another one. grouped: whether the nodes that ranks
+    report must be those of the topology. known: goes to environment.json as it is.
     """
 
     def __init__(

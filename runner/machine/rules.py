@@ -9,19 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from .facts import SLOWING_VARIABLES, MachineFacts, ProcessFacts
+from .facts import GPUS_OF_JOB, SLOWING_VARIABLES, MachineFacts, ProcessFacts
 
 Severity = Literal["error", "warning"]
 NAMED_HOSTS = 3
 
 MIB, GIB = 2**20, 2**30
-GPUS_OF_JOB = (
-    "SLURM_GPUS_ON_NODE",
-    "SLURM_STEP_GPUS",
-    "SLURM_JOB_GPUS",
-    "SLURM_GPUS_PER_NODE",
-    "SLURM_GPUS",
-)
 
 
 @dataclass(frozen=True)

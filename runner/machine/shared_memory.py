@@ -98,10 +98,8 @@ class MemoryBarrier:
 
     No rank can be two ahead: it would have passed a barrier at which another rank has not arrived.
 
-    Args:
-        slots: zeroed shared memory, int32 [n · 16]: one cache line per member.
-        place: this process among the n members.
-        timeout_s: after which `meet` gives up.
+    slots: zeroed shared memory, int32 [n · 16], one cache line per member; place: this process's; timeout_s:
+    after which `meet` gives up.
     """
 
     def __init__(self, slots: Tensor, place: int, timeout_s: float) -> None:

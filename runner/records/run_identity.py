@@ -22,11 +22,8 @@ def id_of_tree(tree: Mapping[str, Any], names: Sequence[str]) -> str:
     `run.repeat`. Not in it: where results and packed files lie, labels, the study, how the launcher waits and
     divides the cores (without `pin`), and how far a reader reads ahead where times are modelled.
 
-    Args:
-        tree: builtin values, all groups spelled out.
-        names: of the strategy, the model and the data set.
-
-    Raises KeyError, TypeError, AttributeError: a group is missing or is no mapping.
+    names: of the strategy, the model and the data set. Raises KeyError, TypeError, AttributeError: a group is
+    missing or is no mapping.
     """
     launcher, run = tree["launcher"], tree["run"]
     network = launcher.get("network", "none")

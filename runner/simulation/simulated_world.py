@@ -86,13 +86,9 @@ def simulate(
     By default nothing takes time, and rows are kept in memory. Raises OutOfTime at `until_ns`, if that comes
     before the run's end.
 
-    Args:
-        device: of a rank; default: one whose steps take `step_time`.
-        profile: of the model whose times are simulated; default: of the configuration's.
-        timing_only: nothing is computed (`timing_only`); needs a profile.
-        remarks: what every record of the run is to say.
-        tick: called where the run makes progress.
-        rank_rows, metrics: where each rank's rows and those of the run go.
+    device: of a rank; default: one whose steps take `step_time`. profile: of the model whose times are
+    simulated; default: of the configuration's. timing_only: nothing is computed; needs a profile. remarks:
+    what every record of the run is to say. tick: called where the run makes progress.
     """
     metrics = Recorded() if metrics is None else metrics
     topology = Topology.of(config.cluster.ranks_of_nodes)

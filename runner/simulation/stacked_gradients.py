@@ -46,11 +46,7 @@ class Pending:
 
 
 class GradientPool:
-    """Computes the waiting steps, in stacks where the model allows it.
-
-    Args:
-        ranks: number of ranks that submit, at least `FEWEST`.
-    """
+    """Computes the waiting steps of at least `FEWEST` ranks, in stacks where the model allows it."""
 
     def __init__(self, criterion: nn.Module, ranks: int, tick: Callable[[], None] = lambda: None) -> None:
         assert ranks >= FEWEST, "fewer are computed one by one"

@@ -57,10 +57,7 @@ def save(
 ) -> Path:
     """Write this rank's part of the checkpoint of `step`; returns its folder once it is complete.
 
-    Args:
-        folder: the run's `checkpoints/`.
-        model: the evaluable model's state, from rank 0 only.
-        barrier: waits for all ranks.
+    folder: the run's `checkpoints/`; model: the evaluable model's state, from rank 0 only.
     """
     partial = folder / f".partial_step_{step:010d}"
     if rank == 0:

@@ -62,13 +62,8 @@ class Padding:
     Every step has to run the same layers in the same order, else ConfigError names the layer: the sleep of a
     missing layer would move to another place, and the times would look valid.
 
-    Args:
-        model: the module of forward and backward, with the criterion if its time is to count; before or after
-            it is wrapped in DDP. Its hooks are never removed.
-        device: gives a step's nanoseconds, and counts the steps.
-        now: a monotonic clock in nanoseconds.
-        sleep: of seconds.
-
+    model: the module of forward and backward, with the criterion if its time is to count; before or after it
+    is wrapped in DDP. Its hooks are never removed. now: a monotonic clock in nanoseconds; sleep: of seconds.
     Raises ConfigError for a model on a GPU, where hooks run when kernels are launched, not when they end.
     """
 

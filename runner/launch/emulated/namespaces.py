@@ -214,9 +214,8 @@ def window_bytes(shapes: Sequence[Shape]) -> int | None:
 def plan(shapes: Sequence[Shape], base: str, *, ipv6: bool = True) -> list[Batch]:
     """The network of nodes with these links, in order of execution.
 
-    Args:
-        base: path of the namespace with the bridges, for the nodes' `ip`.
-        ipv6: the kernel has it, so each interface must be kept from taking an address by itself.
+    base: path of the namespace with the bridges; ipv6: the kernel has it, so each interface must be kept from
+    taking an address by itself.
     """
     quiet = ["link set {} addrgenmode none"] if ipv6 else []
     bridges: list[str] = []

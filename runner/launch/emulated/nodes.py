@@ -38,14 +38,9 @@ class Nodes:
     main thread. Inside the context, `entries` (by node) is what `namespaces.enter` takes, `commands` what
     made the network.
 
-    Args:
-        ranks_of_nodes: number of ranks of each node.
-        inter: the link of each node to the others; a rate of null or .inf is not shaped.
-        node_speeds: by node: its link has so many times the rate. None: all alike.
-
-    Raises:
-        ConfigError: more nodes than a bridge has ports.
-        MachineError: on entering: they cannot be had here, with the reason and the way out.
+    inter: the link of each node to the others; a rate of null or .inf is not shaped. node_speeds: by node:
+    its link has so many times the rate. Raises ConfigError for more nodes than a bridge has ports; on
+    entering MachineError, with the reason and the way out, if they cannot be had here.
     """
 
     port = 29500  # of the rendezvous: nobody else is on the network of a run's nodes

@@ -59,10 +59,8 @@ def off_reason(size: int, asked_s: float, achieved_s: float, *, floor_s: float, 
 class ValidityChecks(Callback):
     """One rank's checks; all ranks call each method together and get the same reasons.
 
-    Args:
-        meeting: names who makes the links.
-        queue: the rank's; another callback reports when the rank trains, and keeps earlier attempts' counts.
-        refuse: whether a run that fails its checks at the start is refused.
+    queue: the rank's; another callback reports when the rank trains, and keeps earlier attempts' counts.
+    refuse: whether a run that fails its checks at the start is refused.
     """
 
     def __init__(

@@ -78,37 +78,25 @@ class QueuedJob:
 
 
 # Base states and flags of Slurm 21.08 to 25.11 (man squeue, "JOB STATE CODES"; slurm/slurm.h).
-_WORDS: dict[str, tuple[Status, str | None]] = {
-    "PENDING": ("queued", None),
-    "CONFIGURING": ("queued", None),
-    "POWER_UP_NODE": ("queued", None),
-    "REQUEUED": ("queued", "requeued"),
-    "REQUEUE_FED": ("queued", "requeued"),
-    "EXPEDITING": ("queued", "requeued"),
-    "REQUEUE_HOLD": ("queued", "held"),
-    "RESV_DEL_HOLD": ("queued", "held"),
-    "SPECIAL_EXIT": ("queued", "held"),
-    "RUNNING": ("running", None),
-    "COMPLETING": ("running", None),
-    "RESIZING": ("running", None),
-    "SIGNALING": ("running", None),
-    "STAGE_OUT": ("running", None),
-    "UPDATE_DB": ("running", None),
-    "SUSPENDED": ("running", "suspended"),
-    "STOPPED": ("running", "suspended"),
-    "COMPLETED": ("finished", None),
-    "FAILED": ("failed", None),
-    "LAUNCH_FAILED": ("failed", "launch_failed"),
-    "RECONFIG_FAIL": ("failed", "launch_failed"),
-    "BOOT_FAIL": ("failed", "boot_fail"),
-    "NODE_FAIL": ("failed", "node_fail"),
-    "OUT_OF_MEMORY": ("failed", "out_of_memory"),
-    "PREEMPTED": ("failed", "preempted"),
-    "TIMEOUT": ("timed_out", "time limit"),
-    "DEADLINE": ("timed_out", "deadline"),
-    "CANCELLED": ("cancelled", None),
-    "REVOKED": ("cancelled", "revoked"),
+_STATES: dict[tuple[Status, str | None], str] = {
+    ("queued", None): "PENDING CONFIGURING POWER_UP_NODE",
+    ("queued", "requeued"): "REQUEUED REQUEUE_FED EXPEDITING",
+    ("queued", "held"): "REQUEUE_HOLD RESV_DEL_HOLD SPECIAL_EXIT",
+    ("running", None): "RUNNING COMPLETING RESIZING SIGNALING STAGE_OUT UPDATE_DB",
+    ("running", "suspended"): "SUSPENDED STOPPED",
+    ("finished", None): "COMPLETED",
+    ("failed", None): "FAILED",
+    ("failed", "launch_failed"): "LAUNCH_FAILED RECONFIG_FAIL",
+    ("failed", "boot_fail"): "BOOT_FAIL",
+    ("failed", "node_fail"): "NODE_FAIL",
+    ("failed", "out_of_memory"): "OUT_OF_MEMORY",
+    ("failed", "preempted"): "PREEMPTED",
+    ("timed_out", "time limit"): "TIMEOUT",
+    ("timed_out", "deadline"): "DEADLINE",
+    ("cancelled", None): "CANCELLED",
+    ("cancelled", "revoked"): "REVOKED",
 }
+_WORDS = {state: words for words, states in _STATES.items() for state in states.split()}
 
 
 def in_queue(ids: Collection[str] = (), *, name: str | None = None) -> dict[str, QueuedJob]:
