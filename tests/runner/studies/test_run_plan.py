@@ -1,6 +1,8 @@
 """Sweeps: the order is fair, what is done is skipped, and no failure stops or hides another."""
 
 import dataclasses
+import json
+import re
 import types
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,17 +11,20 @@ from typing import Any
 import pytest
 from runs import config
 
+from daso_bench.runner.cli.main import main
 from daso_bench.runner.config.compose import Request
 from daso_bench.runner.config.launchers import LocalConfig, SimulatedConfig, SlurmConfig, TorchrunConfig
+from daso_bench.runner.config.load import requests
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.launch import local
 from daso_bench.runner.launch.launcher import launcher_of
-from daso_bench.runner.records.json_lines import write_json
+from daso_bench.runner.records.json_lines import read_json, write_json
+from daso_bench.runner.records.plan_file import FILE, declared
 from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 from daso_bench.runner.records.seed_ranges import SEEDS
 from daso_bench.runner.studies import run_plan
-from daso_bench.runner.studies.plan import PlannedRun, StudyPlan, plan_of
-from daso_bench.runner.studies.run_plan import exit_code, failures, run_all, run_one
+from daso_bench.runner.studies.plan import PlannedRun, StudyPlan, declare, plan_of
+from daso_bench.runner.studies.run_plan import estimate, exit_code, failures, run_all, run_one, slurm_limit
 from daso_bench.strategies.errors import ConfigError, MachineError
 
 
@@ -179,3 +184,121 @@ def test_more_ranks_than_cores_are_refused_where_not_allowed(
         launcher = dataclasses.replace(elsewhere, allow_oversubscription=False)
         run: Any = types.SimpleNamespace(cluster=asked.cluster, launcher=launcher)
         launcher_of(run).refuse(run)
+
+
+def planned(folder: Path, *words: str) -> Sequence[PlannedRun]:
+    return plan_of(requests(["+study=mission", f"results_dir={folder}", *words], sweep=True, cwd=folder)).runs
+
+
+def stages(folder: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (folder / "mission" / FILE).read_text().splitlines()]
+
+
+def test_a_plan_lists_runs_arms_and_seeds_and_how_they_will_be_compared(tmp_path: Path) -> None:
+    wanted = planned(tmp_path, "seed=0,1", "study.arm=ddp by nodes,daso")
+    declare(wanted, ["+study=mission"], unix=100.0, commit=lambda: "abc")
+    (stage,) = stages(tmp_path)
+    assert stage["runs"] == [run.path.name for run in wanted]
+    assert (stage["arms"], stage["seeds"]) == (["ddp by nodes", "daso"], [0, 1])
+    assert (stage["baseline"], stage["level"]) == ("ddp by nodes", 0.95)
+    assert (stage["targets"], stage["commit"], stage["unix"]) == ([0.95], "abc", 100.0)
+
+
+def test_more_runs_are_a_new_stage_and_the_same_ones_are_none(tmp_path: Path) -> None:
+    first = planned(tmp_path, "seed=0", "study.arm=daso")
+    more = planned(tmp_path, "seed=0,1", "study.arm=daso")
+    declare(first, [], unix=100.0, commit=lambda: None)
+    declare(first, [], unix=150.0, commit=lambda: pytest.fail("nothing is new: nobody asks for the commit"))
+    declare(more, [], unix=200.0, commit=lambda: None)
+    assert [stage["seeds"] for stage in stages(tmp_path)] == [[0], [1]]
+    assert declared(tmp_path / "mission") == {more[0].path.name: 100.0, more[1].path.name: 200.0}
+
+
+def test_a_plan_is_read_without_trust(tmp_path: Path) -> None:
+    assert declared(tmp_path) == {}
+    rows = [
+        '{"unix": 5.0, "runs": ["a"]}',
+        '{"unix": "x", "runs": ["b"]}',
+        '{"unix": 7.0}',
+        "{",
+        '{"unix": true, "runs": ["a"]}',
+        '{"unix": 3, "runs": ["a"]}',
+    ]
+    (tmp_path / FILE).write_text("\n".join(rows))
+    assert declared(tmp_path) == {"a": 3}
+
+
+def test_a_plan_that_cannot_be_written_says_where(tmp_path: Path) -> None:
+    (tmp_path / "mission").write_text("in the way")
+    with pytest.raises(MachineError, match="mission"):
+        declare(planned(tmp_path, "seed=0", "study.arm=daso"), [], unix=0.0, commit=lambda: None)
+
+
+def plan(folder: Path, *words: str) -> Sequence[PlannedRun]:
+    asked = ["+study=quick", f"results_dir={folder}", *words]
+    return plan_of(requests(asked, sweep=True, cwd=folder)).runs
+
+
+def configs(folder: Path, *words: str) -> list[RunConfig]:
+    return [run.config for run in plan(folder, *words)]
+
+
+def finish(config: RunConfig, *walls_s: float) -> None:
+    """The run directory of a run that finished in the last of so many attempts."""
+    directory = RunDirectory.create(config.tree, config.results_dir)
+    for wall in walls_s:
+        directory.begin_attempt()
+        directory.end_attempt("finished", None)
+        status = read_json(directory.status_file)
+        attempt = status["attempts"][-1]
+        attempt["ended_unix"] = attempt["started_unix"] + wall
+        write_json(directory.status_file, status)
+
+
+def test_arms_are_taken_to_cost_what_their_finished_runs_did(tmp_path: Path) -> None:
+    words = ("strategy=ddp,daso,hsgd", "seed=0,1")
+    by_arm = {(run.strategy_name, run.seed): run for run in configs(tmp_path, *words)}
+    names = sorted({name for name, _ in by_arm})
+    assert estimate(plan(tmp_path, *words)) is None
+    finish(by_arm[names[0], 0], 10.0)
+    finish(by_arm[names[1], 0], 30.0)
+    # One more of either, and two of the arm without a finished run, which take the mean.
+    words_shown, each_s = estimate(plan(tmp_path, *words)) or ("", 0.0)
+    assert each_s == pytest.approx((10 + 30 + 2 * 20) / 4, abs=0.01)
+    assert re.fullmatch(
+        r"4 runs to do: about 1 min 20 s here, \S+ core-hours \(from 2 finished runs\)", words_shown
+    )
+
+
+def test_what_was_interrupted_tells_no_time(tmp_path: Path) -> None:
+    words = ("strategy=ddp", "seed=0,1")
+    finish(configs(tmp_path, *words)[0], 10.0, 10.0)
+    assert estimate(plan(tmp_path, *words)) is None
+
+
+def test_jobs_may_use_up_their_time_limits(tmp_path: Path) -> None:
+    words = ("launcher=slurm", "launcher.timeout_min=90", "strategy=ddp", "seed=0,1", "cluster=laptop")
+    limit = "at most 12 hours of a rank in all (launcher.timeout_min x ranks)"
+    assert slurm_limit(plan(tmp_path, *words)) == limit
+    assert slurm_limit(plan(tmp_path, "strategy=ddp")) == ""
+
+
+def test_a_sweep_starts_at_once_and_tells_what_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["-m", "seed=0,1", "train.epochs=1", "launcher=simulated", "cluster=ethernet_1g"]
+    with pytest.raises(SystemExit):
+        main(words)
+    shown = capsys.readouterr().out
+    folder = tmp_path / "results" / "runs"
+    for run, unix in declared(folder).items():
+        assert unix < read_json(folder / run / "status.json")["attempts"][0]["started_unix"]
+    assert len(declared(folder)) == 2
+    assert "to do: about" not in shown
+    assert re.search(r"\[2/2\] ddp-small_cnn-digits-s1-\w+  \([\d.]+ s left\)", shown)
+    with pytest.raises(SystemExit):
+        main([*words, "seed=0,1,2", "--dry-run"])
+    assert re.search(
+        r"1 run to do: about [\d.]+ s here, \S+ core-hours \(from 2 finished runs\)", capsys.readouterr().out
+    )
