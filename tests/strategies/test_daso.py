@@ -148,25 +148,6 @@ def test_the_wait_never_exceeds_the_period(period, wait, factor, largest, diviso
 
 
 @pytest.mark.parametrize(
-    ("keys", "words"),
-    [
-        (dict(max_sync_every=2, sync_every=4), ["max_sync_every=2", "sync_every=4"]),
-        (dict(wait_batches=5, sync_every=4), ["wait_batches=5", "sync_every=4"]),
-        (dict(sync_every=0), ["sync_every=0", ">= 1"]),
-        (dict(warmup_epochs=-1), ["warmup_epochs=-1"]),
-        (dict(warmup_epochs="four"), ["warmup_epochs=four", "auto"]),
-        (dict(reduction_factor=1), ["reduction_factor=1"]),
-        (dict(staleness_weight=0.0), ["staleness_weight=0.0"]),
-        (dict(blocking="gradient"), ["blocking=gradient", "gradients"]),
-    ],
-)
-def test_refused_keys(keys, words):
-    with pytest.raises(ConfigError) as error:
-        DASOConfig(**keys)
-    assert all(word in str(error.value) for word in words)
-
-
-@pytest.mark.parametrize(
     ("epochs", "keys", "words"),
     [
         (3, dict(warmup_epochs=2, cooldown_epochs=2), ["=2", "train.epochs=3"]),

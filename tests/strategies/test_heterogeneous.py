@@ -1,7 +1,6 @@
 """Uneven batches against their equations: shares, weights, whole runs in virtual time."""
 
 import json
-import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -170,21 +169,6 @@ def test_equal_remainders_are_ties_whatever_they_are_remainders_of():
 
 
 # ------------------------------------------------------------------ refusals
-
-
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ({"weighting": "sample"}, "weighting=sample: unknown"),
-        ({"balancing": "manual"}, r"balancing=manual, strategy\.shares=null: shares are given with manual"),
-        ({"shares": (1.0, 2.0)}, r"balancing=static, strategy\.shares=\[1\.0, 2\.0\]: shares are given"),
-        ({"balancing": "manual", "shares": (1.0, 0.0)}, r"shares=0\.0: must be > 0"),
-        ({"balancing": "manual", "shares": (1.0, math.nan)}, "shares=nan: must be > 0"),
-    ],
-)
-def test_wrong_keys_are_refused(keys, message):
-    with pytest.raises(ConfigError, match=message):
-        HeterogeneousConfig(**keys)
 
 
 @pytest.mark.parametrize(

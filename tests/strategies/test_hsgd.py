@@ -470,21 +470,6 @@ def test_a_small_gradient_is_not_clipped_and_one_that_is_no_number_stays_none():
 # ------------------------------------------------------------------ resume, refusals, remarks
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {"partition": "row"},
-        {"level1": "gpu"},
-        {"level2_algorithm": "ring"},
-        {"partition": "tensor", "level1": "collective"},
-    ],
-    ids=named,
-)
-def test_values_that_are_refused(keys: dict[str, Any]):
-    with pytest.raises(ConfigError, match=f"strategy.{next(iter(keys))}="):
-        HSGDConfig(**keys)
-
-
 def test_ragged_nodes_are_refused_by_tensors_alone():
     plan = Plan(Topology.of([3, 1]), epochs=1, global_batch_size=8)
     HSGD.check(HSGDConfig(), plan)

@@ -155,19 +155,6 @@ def test_another_number_of_workers_is_refused():
         trained(3)[0].strategy.load_state_dict(state)
 
 
-@pytest.mark.parametrize(
-    ("keys", "words"),
-    [
-        (dict(sync_every=0), ["sync_every=0", ">= 1"]),
-        (dict(optimizer_state="reset"), ["optimizer_state=reset", "average"]),
-    ],
-)
-def test_refused_keys(keys: dict[str, Any], words: list[str]):
-    with pytest.raises(ConfigError) as error:
-        LASGDConfig(**keys)
-    assert all(word in str(error.value) for word in words)
-
-
 def test_labels():
     assert trained(1)[0].strategy.labels(None) == ["one rank: nothing to average"]
     seldom = trained(2, lambda: LASGD(LASGDConfig(sync_every=9)))[0].strategy
