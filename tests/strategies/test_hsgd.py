@@ -425,14 +425,14 @@ def book(keys: dict[str, Any], nodes: list[int], elements: int, strategy: Any = 
 
 
 def test_h10_bytes_between_nodes():
-    # 999,999 parameters and the stop request: one million elements, 4 MB.
-    ring = book({}, [2] * 4, 999_999)
-    assert [rank["inter"] for rank in ring] == [6_000_000, 0] * 4
-    linear = book({"level2_algorithm": "linear"}, [2] * 4, 999_999)
-    assert [rank["inter"] for rank in linear] == [12_000_000, 0] + [4_000_000, 0] * 3
+    # 9,999 parameters and the stop request: ten thousand elements, 40 kB.
+    ring = book({}, [2] * 4, 9_999)
+    assert [rank["inter"] for rank in ring] == [60_000, 0] * 4
+    linear = book({"level2_algorithm": "linear"}, [2] * 4, 9_999)
+    assert [rank["inter"] for rank in linear] == [120_000, 0] + [40_000, 0] * 3
     assert [rank["parameters.send"] for rank in linear] == [3, 0] + [1, 0] * 3
-    collective = book({"level1": "collective"}, [2] * 4, 999_999)
-    assert [rank["inter"] for rank in collective] == [6_000_000, 0] * 4
+    collective = book({"level1": "collective"}, [2] * 4, 9_999)
+    assert [rank["inter"] for rank in collective] == [60_000, 0] * 4
 
 
 @pytest.mark.parametrize("keys", VARIANTS, ids=named)

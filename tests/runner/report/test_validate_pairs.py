@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from sharing import edited
 
 from daso_bench.runner.config.cluster import ClusterConfig
 from daso_bench.runner.report.data.arms import compare
@@ -138,10 +138,8 @@ def test_errors_on_other_clusters_are_not_told_as_those_of_this_one(
     first: str,
 ) -> None:
     path = make_run(tmp_path, world="simulated")
-    config = yaml.safe_load((path / "config.yaml").read_text())
-    if validated_ranks is not None:
-        config["cluster"]["validated_ranks"] = validated_ranks
-    (path / "config.yaml").write_text(yaml.safe_dump(config))
+    with edited(path) as config:
+        config["cluster"] |= {} if validated_ranks is None else {"validated_ranks": validated_ranks}
     (comparison,) = compare([load_run(path, "place")])
     told = dict(facts_of(comparison))["How far virtual time is off"]
     assert told.startswith(f"{first}On emulated clusters, whose links and devices are what was put in (")

@@ -1,5 +1,6 @@
 """Deferred evaluation: copies set aside at marks, judged later, stamped with when they were complete."""
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -70,11 +71,16 @@ def stopped(strategy: str, stop: str, **keys: Any) -> SimulatedRun:
     return run(strategy, stop=stop, eval_every_samples=32, **kinds, **keys)
 
 
+@cache
+def to_the_end(strategy: str) -> SimulatedRun:
+    return stopped(strategy, "budget")
+
+
 @pytest.mark.parametrize("stop", ["first", "confirmed"])
 @pytest.mark.parametrize("strategy", ["daso", "local_sgd", "sgp", "lasgd"])
 def test_a_run_that_stops_at_its_target_is_judged_as_one_that_goes_on(strategy: str, stop: str):
     """Nothing but the end of the run is another one: the same copies, the same times."""
-    whole, cut = stopped(strategy, "budget"), stopped(strategy, stop)
+    whole, cut = to_the_end(strategy), stopped(strategy, stop)
     rows = evaluations(cut)
     copies = [row for row in rows if row["mode"] == "deferred"]
     assert copies
