@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import Awkward, config, evaluations
+from runs import Awkward, Dies, config, dies_after, evaluations
 
 from daso_bench.runner.communication.link_costs import AlphaBeta
 from daso_bench.runner.records import target_crossing
-from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
+from daso_bench.runner.simulation.simulated_world import Recorded, SimulatedRun, simulate
 
 SLOW = AlphaBeta(inter_latency_s=0.001, inter_bytes_per_s=1e6)
 
@@ -39,20 +39,29 @@ def test_copies_beyond_the_memory_are_dropped_and_counted():
 
 
 def test_a_checkpoint_judges_what_waits_and_a_resumed_run_goes_on_alike(tmp_path: Path):
-    def once(folder: Path, steps: int | None, attempt: int = 1) -> SimulatedRun:
-        cfg = config("sgp", max_steps=steps, eval_every_samples=32, checkpoint_every_samples=80)
-        return simulate(cfg, cfg.dataset.load(), checkpoints=folder, attempt=attempt)
+    cfg = config("sgp", eval_every_samples=32, checkpoint_every_samples=80)
+    noted: list[list[dict[str, Any]]] = []
 
-    whole = evaluations(once(tmp_path / "whole", None))
-    cut = once(tmp_path / "cut", 12)
-    after = evaluations(once(tmp_path / "cut", None, attempt=2))
-    kept = [row for row in evaluations(cut) if row["step"] <= 10]
+    class Kept(dies_after(12)):
+        """Keeps what rank 0 had noted."""
+
+        def run(self) -> Any:
+            if self.context.comm.rank == 0:
+                assert isinstance(self.context.metrics, Recorded)
+                noted.append(self.context.metrics.rows)
+            return super().run()
+
+    def once(folder: Path, **more: Any) -> SimulatedRun:
+        return simulate(cfg, cfg.dataset.load(), checkpoints=folder, **more)
+
+    whole = evaluations(once(tmp_path / "whole"))
+    with pytest.raises(Dies):
+        once(tmp_path / "cut", loop=Kept)
+    after = evaluations(once(tmp_path / "cut", attempt=2))
+    kept = [row for row in noted[0] if row["kind"] == "evaluation" and row["step"] <= 10]
     for mine, theirs in zip(kept + after, whole, strict=True):
-        assert (mine["step"], mine["correct"], mine["loss"]) == (
-            theirs["step"],
-            theirs["correct"],
-            theirs["loss"],
-        )
+        for name in ("step", "correct", "loss"):
+            assert mine[name] == theirs[name], name
 
 
 # ------------------------------------------------------------------ train.stop
