@@ -3,6 +3,7 @@
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,16 @@ for folder in sorted((TESTS / "runner").rglob("*/")):
         sys.path.append(str(folder))
 
 torch.set_num_threads(1)
+_fsync = os.fsync
+
+
+def fsync(descriptor: Any) -> None:
+    """Tests end processes and no machine: only who takes pages out of the cache waits for the disk."""
+    if sys._getframe(1).f_globals["__name__"].endswith(".page_cache"):
+        _fsync(descriptor)
+
+
+os.fsync = fsync
 
 
 def pytest_configure(config: pytest.Config) -> None:

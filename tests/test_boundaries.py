@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 import daso_bench
+from daso_bench.runner.config.typed import locate_target, typed
 
 ROOT = Path(daso_bench.__file__).parent
 FOLDERS = ("runner", "strategies", "models", "datasets")
@@ -166,9 +167,16 @@ def test_a_class_name_occurs_once():
 
 YAMLS = sorted(
     path
-    for group in ("strategy", "model", "dataset", "reader", "optimizer", "schedule")
+    for group in (
+        "strategy",
+        "dataset",
+        "reader",
+        "optimizer",
+        "schedule",
+    )  # models: tests/models/test_conf.py
     for path in (ROOT / "conf" / group).glob("*.yaml")
 )
+OTHER_VALUES = {"imagenet_sized"}  # the class of another file
 
 
 @pytest.mark.parametrize("path", YAMLS, ids=lambda path: f"{path.parent.name}/{path.stem}")
@@ -176,16 +184,11 @@ def test_yaml_shows_every_key_with_its_default(path: Path):
     text = path.read_text(encoding="utf-8")
     assert text.startswith("# "), "the first line is what `daso-bench list` shows"
     values = yaml.safe_load(text)
-    module, _, name = values.pop("_target_").rpartition(".")
-    target = getattr(importlib.import_module(module), name)
+    target = locate_target(values, path.parent.name)
+    values.pop("_target_", None)
     kind = getattr(target, "Config", target)
-    fields = {field.name: field for field in dataclasses.fields(kind)}
-    assert values.keys() == fields.keys()
-    for key, value in values.items():
-        field = fields[key]
-        default = field.default_factory() if callable(field.default_factory) else field.default
-        if default is not dataclasses.MISSING and path.parent.name == "strategy":
-            assert value == default, key
+    assert values.keys() == {field.name for field in dataclasses.fields(kind)}
+    assert (typed(kind, values, path.parent.name) == kind()) == (path.stem not in OTHER_VALUES)
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,14 @@ def put(path: Path, image: Image.Image, **options: object) -> Path:
     return path
 
 
+def cats_and_dogs(root: Path, each: int = 12) -> Path:
+    """Two classes of `each` images of 8 x 8 pixels, each of one grey level."""
+    for level, name in ((30, "cats"), (200, "dogs")):
+        for n in range(each):
+            put(root / name / f"{n}.png", plain(level + n % 12, side=8))
+    return root
+
+
 def noise(height: int = 60, width: int = 80) -> Image.Image:
     """A colour picture of which no two pixels are alike."""
     drawn = np.random.default_rng(0).normal(128, 40, (height, width, 3))

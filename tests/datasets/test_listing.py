@@ -1,13 +1,24 @@
 """Files of a folder in one order on every system; what is held out of train, the same whatever the order."""
 
+import contextlib
+import http.client
 import os
 import random
+import signal
+import subprocess
+import sys
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from daso_bench.datasets import file_contents
+from daso_bench.datasets.atomic_files import LOCK, TEMPORARY, locked, replacing, scratch
+from daso_bench.datasets.downloads import fetching
+from daso_bench.datasets.file_contents import HEAD, PIECE, digest_of_files, sample_of
 from daso_bench.datasets.listing import File, folders_in, hold_out, images_below, natural
 
 
@@ -103,3 +114,142 @@ def test_the_draw_is_frozen_and_follows_from_what_files_are_drawn_as() -> None:
         )
         assert [file.path for file in splits["validation"]] == [f"{prefix}0/{n}.jpg" for n in (1, 2, 6, 18)]
         assert [file.path for file in splits["test"]] == [f"{prefix}0/{n}.jpg" for n in (7, 14, 16, 17)]
+
+
+def written(root: Path, contents: Mapping[str, bytes | bytearray]) -> str:
+    for name, content in contents.items():
+        (root / name).write_bytes(content)
+    return digest_of_files(str(root), list(contents))
+
+
+@pytest.mark.parametrize("place", [0, HEAD - 1, 3 * HEAD - 1, 3 * HEAD - PIECE])
+def test_a_changed_byte_at_the_begin_or_the_end_changes_the_digest(tmp_path: Path, place: int) -> None:
+    content = bytearray(os.urandom(3 * HEAD))
+    before = written(tmp_path, {"a": content, "b": b"small"})
+    assert written(tmp_path, {"a": content, "b": b"small"}) == before
+    content[place] ^= 1
+    assert written(tmp_path, {"a": content, "b": b"small"}) != before
+
+
+def test_little_is_read_of_many_and_large_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_contents, "FIRST_BYTES", 8 * PIECE)
+    content = bytearray(os.urandom(HEAD))
+    before = written(tmp_path, {str(number): content for number in range(4)})
+    content[2 * PIECE] ^= 1  # behind the 4 KiB that are left for each of four files
+    unread = written(tmp_path, {str(number): content for number in range(4)}) == before
+    content[PIECE] ^= 1
+    assert written(tmp_path, {str(number): content for number in range(4)}) != before
+    assert unread
+
+
+def test_what_is_no_file_waits_for_nobody(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert digest_of_files(str(tmp_path), ["pipe", "missing"]) == digest_of_files(str(tmp_path), ["x", "y"])
+
+
+def test_a_sample_is_spread_over_all_files() -> None:
+    paths = [str(number) for number in range(6400)]
+    assert sample_of(paths) == [str(100 * number) for number in range(64)]
+    assert sample_of(paths[:3]) == ["0", "1", "2"]
+    assert sample_of([]) == []
+
+
+HOLD = """
+import sys, time, pathlib
+from daso_bench.datasets.atomic_files import locked, scratch
+with locked(pathlib.Path(sys.argv[1])), scratch(pathlib.Path(sys.argv[1])) as temporary:
+    (temporary / "half").write_text("half")
+    print("holds", flush=True)
+    time.sleep(60)
+"""
+
+
+ONCE = """
+import sys, time, pathlib
+from daso_bench.datasets.atomic_files import locked, replacing
+folder = pathlib.Path(sys.argv[1])
+with locked(folder):
+    if not (folder / "made").exists():
+        time.sleep(0.3)
+        with replacing(folder / "made") as temporary:
+            temporary.write_text(sys.argv[2])
+        print("made", flush=True)
+"""
+
+
+def test_of_two_processes_at_once_one_works_and_the_other_finds_it_done(tmp_path: Path) -> None:
+    both = [
+        subprocess.Popen([sys.executable, "-c", ONCE, str(tmp_path), name], stdout=subprocess.PIPE, text=True)
+        for name in ("a", "b")
+    ]
+    outputs = [process.communicate()[0] for process in both]
+    assert sorted(outputs) == ["", "made\n"]
+    assert (tmp_path / "made").read_text() == "ab"[outputs.index("made\n")]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [LOCK, "made"]
+
+
+def test_a_killed_process_gives_up_the_lock_and_its_leftovers_are_removed(tmp_path: Path) -> None:
+    other = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert other.stdout is not None
+    try:
+        assert other.stdout.readline() == "holds\n"
+        left = [path for path in tmp_path.iterdir() if path.name.startswith(TEMPORARY)]
+        assert (left[0] / "half").exists()
+        other.send_signal(signal.SIGKILL)
+        with locked(tmp_path):
+            assert [path.name for path in tmp_path.iterdir()] == [LOCK]
+    finally:
+        other.kill()
+        other.wait()
+        other.stdout.close()
+
+
+def test_a_file_takes_its_name_when_it_is_complete_and_not_before(tmp_path: Path) -> None:
+    path = tmp_path / "made"
+    path.write_text("old")
+    with contextlib.suppress(RuntimeError), replacing(path) as temporary:
+        temporary.write_text("half")
+        raise RuntimeError
+    assert path.read_text() == "old"
+    with replacing(path) as temporary, scratch(tmp_path) as folder:
+        assert folder.parent == tmp_path
+        temporary.write_text("new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_that_cannot_be_made_or_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(FileNotFoundError, match=f"{tmp_path / 'file'}: is no"), locked(tmp_path / "file"):
+        pass
+    folders = [Path("/proc/nothing"), tmp_path / "file" / "below"]
+    if os.geteuid() != 0:  # root may write everywhere
+        (tmp_path / "shut").mkdir(mode=0o500)
+        folders.append(tmp_path / "shut")
+    for folder in folders:
+        with pytest.raises(OSError, match=f"^{folder}: cannot be written"), locked(folder):
+            pass
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("File not found or corrupted."),
+        OSError("<urlopen error [Errno -2] Name or service not known>"),
+        http.client.BadStatusLine("<html>please\nlog in</html>"),
+        ValueError("Invalid IPv6 URL"),
+        TimeoutError(),
+    ],
+    ids=["corrupted", "no network", "no HTTP", "malformed address", "no answer"],
+)
+def test_a_failed_download_is_one_message(error: Exception) -> None:
+    message = r"^Title could not be fetched \(.+\): elsewhere$"
+    with pytest.raises(ConnectionError, match=message), fetching("Title", "elsewhere"):
+        raise error
+
+
+def test_what_is_no_failure_of_a_download_is_passed_on() -> None:
+    with pytest.raises(TypeError, match="a fault of ours"), fetching("Title", "elsewhere"):
+        raise TypeError("a fault of ours")

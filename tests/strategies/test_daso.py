@@ -148,25 +148,6 @@ def test_the_wait_never_exceeds_the_period(period, wait, factor, largest, diviso
 
 
 @pytest.mark.parametrize(
-    ("keys", "words"),
-    [
-        (dict(max_sync_every=2, sync_every=4), ["max_sync_every=2", "sync_every=4"]),
-        (dict(wait_batches=5, sync_every=4), ["wait_batches=5", "sync_every=4"]),
-        (dict(sync_every=0), ["sync_every=0", ">= 1"]),
-        (dict(warmup_epochs=-1), ["warmup_epochs=-1"]),
-        (dict(warmup_epochs="four"), ["warmup_epochs=four", "auto"]),
-        (dict(reduction_factor=1), ["reduction_factor=1"]),
-        (dict(staleness_weight=0.0), ["staleness_weight=0.0"]),
-        (dict(blocking="gradient"), ["blocking=gradient", "gradients"]),
-    ],
-)
-def test_refused_keys(keys, words):
-    with pytest.raises(ConfigError) as error:
-        DASOConfig(**keys)
-    assert all(word in str(error.value) for word in words)
-
-
-@pytest.mark.parametrize(
     ("epochs", "keys", "words"),
     [
         (3, dict(warmup_epochs=2, cooldown_epochs=2), ["=2", "train.epochs=3"]),
@@ -213,7 +194,7 @@ def test_epoch_time_on_the_virtual_clock(keys, milliseconds):
 
 
 def test_bytes_of_an_epoch():
-    m = 10**6
+    m = 10**4
     traces = drive(
         daso(**CYCLING),
         [2, 2, 2, 2],
@@ -225,7 +206,7 @@ def test_bytes_of_an_epoch():
     # Three global all-reduces of m + 1 elements: local ranks 0, 1, 0 in turn.
     assert inter == [2 * 4 * (m + 1), 4 * (m + 1)] * 4
     ring = [trace.comm.traffic.ring_bytes["inter"] for trace in traces]
-    assert [a + b for a, b in zip(ring[::2], ring[1::2], strict=True)] == pytest.approx([18e6] * 4, rel=1e-5)
+    assert [a + b for a, b in zip(ring[::2], ring[1::2], strict=True)] == [18 * (m + 1)] * 4
 
 
 def test_overlap_is_what_was_not_blocked():

@@ -123,23 +123,6 @@ def test_a_hook_without_effect_is_said(keys: dict[str, Any], ranks: list[int], w
 # ---------------------------------------------------------------- keys
 
 
-@pytest.mark.parametrize(
-    ("keys", "words"),
-    [
-        ({"algorithm": "flt"}, r"strategy.algorithm=flt.*did you mean 'flat'"),
-        ({"hook": "fp8"}, r"strategy.hook=fp8"),
-        ({"weighting": "equal"}, r"strategy.weighting=equal"),
-        ({"bucket_mib": 0}, r"strategy.bucket_mib=0: must be > 0"),
-        ({"powersgd_rank": 0}, r"strategy.powersgd_rank=0: must be >= 1"),
-        ({"powersgd_start_steps": -1}, r"strategy.powersgd_start_steps=-1: must be >= 0"),
-        ({"powersgd_min_compression": 0}, r"strategy.powersgd_min_compression=0: must be > 0"),
-    ],
-)
-def test_wrong_keys_are_refused(keys: dict[str, Any], words: str):
-    with pytest.raises(ConfigError, match=words):
-        DDP.Config(**keys)
-
-
 @pytest.mark.parametrize("keys", [{}, {"algorithm": "hierarchical"}, {"algorithm": "sliced"}], ids=str)
 def test_what_a_rank_without_samples_computes_is_not_heard(keys: dict[str, Any]):
     def data(rank: int, step: int) -> tuple[Tensor, Tensor]:

@@ -156,20 +156,6 @@ def test_evaluation_is_deferred_only_where_it_is_asked_for_between_exchanges(key
         assert (strategy.samples_between_syncs > every) is deferred
 
 
-@pytest.mark.parametrize(
-    ("keys", "words"),
-    [
-        (dict(sync_every=0), ["strategy.sync_every=0", ">= 1"]),
-        (dict(sync_every="epoch"), ["strategy.sync_every=epoch", "auto", ">= 1"]),
-        (dict(exchange="leaders"), ["strategy.exchange=leaders", "leader", "world", "sliced"]),
-    ],
-)
-def test_refused_keys(keys, words):
-    with pytest.raises(ConfigError) as error:
-        EDNNCommConfig(**keys)
-    assert all(word in str(error.value) for word in words)
-
-
 def test_slices_need_equal_nodes():
     wanted = r"exchange=sliced needs the same number of ranks on every node, got \[3, 1\]"
     with pytest.raises(ConfigError, match=wanted):

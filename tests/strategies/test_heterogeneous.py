@@ -1,7 +1,6 @@
 """Uneven batches against their equations: shares, weights, whole runs in virtual time."""
 
 import json
-import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ import torch
 from harness import Linear, Trace, drive
 from hypothesis import given
 from hypothesis import strategies as st
-from runs import Awkward, Blobs, config  # pyright: ignore[reportMissingImports] (another folder of tests)
+from runs import Awkward, Blobs, Dies, config, dies_after  # pyright: ignore[reportMissingImports] (another folder of tests)
 from torch import Tensor, nn
 
 from daso_bench.datasets.sampler import Sampler
@@ -21,7 +20,6 @@ from daso_bench.runner.records.json_lines import read_records
 from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator
 from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
 from daso_bench.runner.simulation.virtual_time import Simulator
-from daso_bench.runner.training.trainer import Trainer
 from daso_bench.strategies import heterogeneous
 from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.heterogeneous import (
@@ -171,21 +169,6 @@ def test_equal_remainders_are_ties_whatever_they_are_remainders_of():
 
 
 # ------------------------------------------------------------------ refusals
-
-
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ({"weighting": "sample"}, "weighting=sample: unknown"),
-        ({"balancing": "manual"}, r"balancing=manual, strategy\.shares=null: shares are given with manual"),
-        ({"shares": (1.0, 2.0)}, r"balancing=static, strategy\.shares=\[1\.0, 2\.0\]: shares are given"),
-        ({"balancing": "manual", "shares": (1.0, 0.0)}, r"shares=0\.0: must be > 0"),
-        ({"balancing": "manual", "shares": (1.0, math.nan)}, "shares=nan: must be > 0"),
-    ],
-)
-def test_wrong_keys_are_refused(keys, message):
-    with pytest.raises(ConfigError, match=message):
-        HeterogeneousConfig(**keys)
 
 
 @pytest.mark.parametrize(
@@ -474,20 +457,6 @@ def test_buffers_are_averaged_with_the_batches_they_came_from():
 # ------------------------------------------------------------------ whole runs
 
 
-class Dies(Exception):
-    pass
-
-
-def dies_after(step: int) -> type[Trainer]:
-    class Mortal(Trainer):
-        def step(self) -> None:
-            if self.context.progress.step == step:
-                raise Dies
-            super().step()
-
-    return Mortal
-
-
 def whole_run(keys: dict[str, Any], strategy: str = "heterogeneous", **more: Any) -> SimulatedRun:
     where = {
         name: more.pop(name)
@@ -542,7 +511,7 @@ def test_a_broken_run_resumes_with_its_shares_and_does_not_calibrate(tmp_path: P
     keys = {"balancing": "dynamic", "rebalance_timing": timing}
     run: dict[str, Any] = {
         "model": Awkward(),
-        "step_time": lambda rank, samples: MS * (2 + (6 if rank == 3 else 1) * samples),
+        "step_time": slow_last,
         "checkpoint_every_samples": after * 16,
     }
     whole = whole_run(keys, checkpoints=tmp_path / "whole", **run)

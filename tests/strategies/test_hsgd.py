@@ -61,14 +61,6 @@ def moved(traces: list[Trace]) -> list[float]:
 
 
 @pytest.mark.parametrize("keys", VARIANTS, ids=named)
-def test_h4_two_nodes_of_two_by_hand(keys: dict[str, Any]):
-    equal = drive(make(**keys), [2, 2], steps_per_epoch=1, data=samples_of([[1], [2], [3], [6]]))
-    assert moved(equal) == [3.0] * 4
-    more = samples_of([[1], [2], [3], [30, 0, 0, 0, 0]])  # five samples, of mean 6 exactly
-    assert moved(drive(make(**keys), [2, 2], steps_per_epoch=1, data=more)) == [4.5] * 4
-
-
-@pytest.mark.parametrize("keys", VARIANTS, ids=named)
 def test_a_rank_without_samples_does_not_count(keys: dict[str, Any]):
     def blind() -> nn.Module:
         return Blind(torch.zeros(1, dtype=torch.float64))
@@ -433,14 +425,14 @@ def book(keys: dict[str, Any], nodes: list[int], elements: int, strategy: Any = 
 
 
 def test_h10_bytes_between_nodes():
-    # 999,999 parameters and the stop request: one million elements, 4 MB.
-    ring = book({}, [2] * 4, 999_999)
-    assert [rank["inter"] for rank in ring] == [6_000_000, 0] * 4
-    linear = book({"level2_algorithm": "linear"}, [2] * 4, 999_999)
-    assert [rank["inter"] for rank in linear] == [12_000_000, 0] + [4_000_000, 0] * 3
+    # 9,999 parameters and the stop request: ten thousand elements, 40 kB.
+    ring = book({}, [2] * 4, 9_999)
+    assert [rank["inter"] for rank in ring] == [60_000, 0] * 4
+    linear = book({"level2_algorithm": "linear"}, [2] * 4, 9_999)
+    assert [rank["inter"] for rank in linear] == [120_000, 0] + [40_000, 0] * 3
     assert [rank["parameters.send"] for rank in linear] == [3, 0] + [1, 0] * 3
-    collective = book({"level1": "collective"}, [2] * 4, 999_999)
-    assert [rank["inter"] for rank in collective] == [6_000_000, 0] * 4
+    collective = book({"level1": "collective"}, [2] * 4, 9_999)
+    assert [rank["inter"] for rank in collective] == [60_000, 0] * 4
 
 
 @pytest.mark.parametrize("keys", VARIANTS, ids=named)
@@ -476,21 +468,6 @@ def test_a_small_gradient_is_not_clipped_and_one_that_is_no_number_stays_none():
 
 
 # ------------------------------------------------------------------ resume, refusals, remarks
-
-
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {"partition": "row"},
-        {"level1": "gpu"},
-        {"level2_algorithm": "ring"},
-        {"partition": "tensor", "level1": "collective"},
-    ],
-    ids=named,
-)
-def test_values_that_are_refused(keys: dict[str, Any]):
-    with pytest.raises(ConfigError, match=f"strategy.{next(iter(keys))}="):
-        HSGDConfig(**keys)
 
 
 def test_ragged_nodes_are_refused_by_tensors_alone():

@@ -87,20 +87,6 @@ def test_all_ranks_heed_a_stop_request_in_one_step(graph: str, nodes: list[int],
     assert sum(agreed[0]) in (1, 2)
 
 
-@pytest.mark.parametrize(
-    ("keys", "words"),
-    [
-        ({"num_peers": 0}, "num_peers=0"),
-        ({"graph": "star"}, "graph=star"),
-        ({"direction": "pull"}, "direction=pull"),
-        ({"send_weight": "false"}, "send_weight=false"),
-    ],
-)
-def test_bad_values_are_refused(keys: dict[str, object], words: str):
-    with pytest.raises(ConfigError, match=words):
-        sgp(**keys)
-
-
 def test_more_peers_than_other_ranks_are_refused():
     with pytest.raises(ConfigError, match="num_peers=4: must be <= 3"):
         SGP.check(SGPConfig(num_peers=4), Plan(Topology.of([2, 2]), 1, 8))

@@ -47,8 +47,8 @@ class Arm:
 
     @property
     def complete(self) -> list[Run]:
-        """The runs that did all their work: totals and throughputs of the others would mislead."""
-        return [run for run in self.runs if run.state == "finished"]
+        """The runs that count and did all their work: totals and throughputs of the others would mislead."""
+        return [run for run in self.counted if run.state == "finished"]
 
     @property
     def jitters(self) -> bool:

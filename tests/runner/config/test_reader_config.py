@@ -6,18 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from runs import config
 
 from daso_bench.datasets.shapes import Shapes
 from daso_bench.models.small import SmallFCN
 from daso_bench.runner.config.checks import check_reader
-from daso_bench.runner.config.groups import CONF
 from daso_bench.runner.config.launchers import LauncherConfig, LocalConfig, SimulatedConfig
 from daso_bench.runner.config.load import requests
 from daso_bench.runner.config.parts import RunParts
 from daso_bench.runner.config.reader_config import ChunkedShuffle, NodeBatch, NoReader, PackedReader
-from daso_bench.runner.config.typed import locate_target, typed
 from daso_bench.strategies.errors import ConfigError
 
 HERE = NodeBatch(path="/here.packed")
@@ -126,11 +123,3 @@ def test_a_run_without_one_says_so() -> None:
     assert plain.reader == NoReader()
     assert plain.tree["reader"] == {"_target_": "daso_bench.runner.config.reader_config.NoReader"}
     assert plain.run_id != with_reader().run_id
-
-
-@pytest.mark.parametrize("path", sorted((CONF / "reader").glob("*.yaml")), ids=lambda path: path.stem)
-def test_every_default_of_the_yaml_is_the_default_of_the_class(path: Path) -> None:
-    values = yaml.safe_load(path.read_text("utf-8"))
-    kind = locate_target(values, "reader")
-    assert typed(kind, values, "reader") == kind()
-    assert kind.name == path.stem

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from pictures import plain, put  # pyright: ignore[reportMissingImports] (another folder of tests)
+from pictures import cats_and_dogs  # pyright: ignore[reportMissingImports] (another folder of tests)
 from runs import config
 
 from daso_bench.datasets.imagefolder import ImageFolder
@@ -28,10 +28,7 @@ OTHERS = "the run was started with other files of the data set"
 def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two classes of twelve images in imgs/ of the folder in which the user stands."""
     monkeypatch.chdir(tmp_path)
-    for level, name in ((30, "cats"), (200, "dogs")):
-        for n in range(12):
-            put(tmp_path / "imgs" / name / f"{n}.png", plain(level + n, side=8))
-    return tmp_path / "imgs"
+    return cats_and_dogs(tmp_path / "imgs")
 
 
 def prepared(root: Path) -> str:

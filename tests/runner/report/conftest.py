@@ -1,5 +1,6 @@
 """Run directories made by hand, as the launcher and the ranks would leave them: their records agree."""
 
+import json
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -7,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from sharing import write_config
 
-from daso_bench.runner.records.json_lines import RecordWriter, write_json
+from daso_bench.runner.records.json_lines import RecordWriter, encode
 from daso_bench.runner.records.run_identity import id_of_tree
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -116,7 +117,7 @@ def _make_run(
         settings["run"]["repeat"] += 1
     settings["run"]["id"] = run_id
     (path / "ranks").mkdir(parents=True)
-    (path / "config.yaml").write_text(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
+    write_config(path, settings)
     environment = {
         "python": "3.11.2",
         "torch": "2.14.1",
@@ -125,27 +126,27 @@ def _make_run(
         "cores": 2,
     }
     ranks = [{"rank": r, "node": r // 2, "device": "cpu", "threads": 1} for r in range(4)]
-    write_json(path / "environment.json", environment | {"world": more.get("world", "local"), "ranks": ranks})
+    environment |= {"world": more.get("world", "local"), "ranks": ranks}
+    (path / "environment.json").write_text(json.dumps(environment))
     done = list(_evaluations(accuracies, train_s, seed) if rows is None else rows)
     done = done if metric == "accuracy" else [_judged(row, metric) for row in done]
     timing = {"valid": not untimed, "reasons": list(untimed)}
     closes = status in ("finished", "diverged") and done
     closing = _summary(done, payload, exposed, settings["train"]["epochs"]) if closes else {}
     written = ("kind", "attempt", "step", "samples")
-    write_json(
-        path / "status.json",
-        {
-            "schema_version": 1,
-            "run_id": run_id,
-            "study": settings["study"]["name"],
-            "status": status,
-            "timing": timing,
-            "reason": reason,
-            "labels": list(labels),
-            "attempts": list(attempts) or [{"number": 1, "started_unix": 1000, "ended_unix": 1400}],
-            "summary": {key: value for key, value in closing.items() if key not in written} or None,
-        },
-    )
+    state = {
+        "schema_version": 1,
+        "run_id": run_id,
+        "study": settings["study"]["name"],
+        "status": status,
+        "timing": timing,
+        "reason": reason,
+        "labels": list(labels),
+        "attempts": list(attempts) or [{"number": 1, "started_unix": 1000, "ended_unix": 1400}],
+        "summary": {key: value for key, value in closing.items() if key not in written} or None,
+    }
+    # `write_json` waits for the disk, which takes longer than all else here.
+    (path / "status.json").write_text(json.dumps(encode(state)))
     with RecordWriter(path / "metrics.jsonl") as writer:
         for row in done:
             writer.write(row)

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-from sharing import Make, agree, compared
+from sharing import Make, agree, compared, write_config
 
+from daso_bench.runner.records.trees import load_yaml
 from daso_bench.runner.report.data.arms import Comparison
 
 # Skewed, and unlike each other: no mean and no pairing but the right one gives the right number.
@@ -59,7 +59,7 @@ def _run(make_run: Make, root: Path, name: str, core: Core, seed: int) -> None:
     place = {"arm": name, "role": core.role, "baseline": "native", **core.place}
     more = {"train": {"global_batch_size": core.batch}, **core.more}
     path = make_run(root, core.strategy, seed, arm=name, place=place, target=None, **more)
-    config = yaml.safe_load((path / "config.yaml").read_text())
+    config = load_yaml((path / "config.yaml").read_text())
     config["cluster"] = {"nodes": 1, "ranks_per_node": [core.ranks]}
     environment = json.loads((path / "environment.json").read_text()) | {"cores": len(core.cores)}
     environment["ranks"] = [
@@ -74,7 +74,7 @@ def _run(make_run: Make, root: Path, name: str, core: Core, seed: int) -> None:
         "blocked_s": {"intra": 0.2 * total, "inter": 0.1 * total},
     }
     core.edit(seed, config, environment, rows[-1])
-    (path / "config.yaml").write_text(yaml.safe_dump(config))
+    write_config(path, config)
     (path / "environment.json").write_text(json.dumps(environment))
     (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     agree(path)

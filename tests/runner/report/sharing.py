@@ -2,15 +2,17 @@
 
 import csv
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import yaml
 
 from daso_bench.runner.config.groups import CONF
 from daso_bench.runner.records.run_identity import id_of_tree
+from daso_bench.runner.records.trees import load_yaml
 from daso_bench.runner.report.data.arms import Comparison, compare
 from daso_bench.runner.report.data.load import load_runs
 from daso_bench.runner.report.results import Results
@@ -53,15 +55,28 @@ def tables_of(kind: type[Section], comparisons: Sequence[Comparison]) -> dict[st
     return section_of(kind, comparisons).tables()
 
 
+def write_config(path: Path, config: dict[str, Any]) -> None:
+    """Write config.yaml of a run, by PyYAML's dumper in C where there is one."""
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    text = yaml.dump(config, Dumper=dumper, sort_keys=False, allow_unicode=True)
+    (path / "config.yaml").write_text(text)
+
+
+@contextmanager
+def edited(path: Path) -> Iterator[dict[str, Any]]:
+    """config.yaml of a run, written again with what the body changes."""
+    config = load_yaml((path / "config.yaml").read_text())
+    yield config
+    write_config(path, config)
+
+
 def agree(path: Path) -> Path:
     """Make the records of a run agree again, and with its plan, after a test changed some; its new folder.
 
     Its ranks are those of environment.json, and each has the intervals of the first.
     """
-    config = yaml.safe_load((path / "config.yaml").read_text())
-    name = id_of_tree(config, path.name.split("-")[:3])
-    config["run"]["id"] = name
-    (path / "config.yaml").write_text(yaml.safe_dump(config))
+    with edited(path) as config:
+        name = config["run"]["id"] = id_of_tree(config, path.name.split("-")[:3])
     status = json.loads((path / "status.json").read_text())
     summary = json.loads((path / "metrics.jsonl").read_text().splitlines()[-1])
     if summary["kind"] == "summary":

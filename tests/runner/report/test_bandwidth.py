@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
-from sharing import Make, agree, all_compared
+from sharing import Make, agree, all_compared, edited
 from sharing import table as rows
 
 from daso_bench.runner.report.build import report
@@ -76,9 +75,8 @@ def make_study(make_run: Make, tmp_path: Path) -> Callable[..., Path]:
                 given = {"place": {"size": f"{rate:g} Gbit/s"}, "world": "simulated"}
                 given |= {"accuracies": (0.60, 0.76, 0.77, 0.78)} | more
                 run = make_run(tmp_path / "results", arm, seed, train_s=seconds, **given)
-                config = yaml.safe_load((run / "config.yaml").read_text())
-                config["cluster"] |= {"nodes": nodes, "links": {"inter": {"rate_gbit": rate}}}
-                (run / "config.yaml").write_text(yaml.safe_dump(config))
+                with edited(run) as config:
+                    config["cluster"] |= {"nodes": nodes, "links": {"inter": {"rate_gbit": rate}}}
                 agree(run)
         return tmp_path / "results"
 

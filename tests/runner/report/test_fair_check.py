@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from sharing import Make, agree, table
+from sharing import Make, agree, edited, table
 from test_speedups import ARM, BASE, study
 
 from daso_bench.runner.report.build import report
@@ -41,10 +40,9 @@ def arm_of(
         path = make_run(root, strategy, seed, train_s=whole_s / 4, place={"arm": strategy, "role": ""})
         if edit is None:
             continue
-        config = yaml.safe_load((path / "config.yaml").read_text())
         environment = json.loads((path / "environment.json").read_text())
-        edit(config, environment)
-        (path / "config.yaml").write_text(yaml.safe_dump(config))
+        with edited(path) as config:
+            edit(config, environment)
         (path / "environment.json").write_text(json.dumps(environment))
         agree(path)
 
@@ -141,9 +139,8 @@ def test_a_second_baseline_that_is_unequal_gives_no_noise_and_no_verdict(
 ) -> None:
     study(make_run, tmp_path, fresh=1.0, exposed=0.5)
     for path in tmp_path.glob("*/ddp-*-s1000*"):
-        config = yaml.safe_load((path / "config.yaml").read_text())
-        config["optimizer"]["lr"] = 0.2
-        (path / "config.yaml").write_text(yaml.safe_dump(config))
+        with edited(path) as config:
+            config["optimizer"]["lr"] = 0.2
         agree(path)
     given = results(tmp_path)
     assert fair(given.speedups[0]).forbids == {"ddp fresh_seeds": "1 unequal thing"}

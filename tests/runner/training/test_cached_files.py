@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from pictures import plain, put  # pyright: ignore[reportMissingImports] (another folder of tests)
+from pictures import cats_and_dogs  # pyright: ignore[reportMissingImports] (another folder of tests)
 
 from daso_bench.datasets.file_contents import SAMPLED
 from daso_bench.runner.cli.main import run
@@ -23,9 +23,7 @@ def test_the_start_row_has_the_share_of_files_in_the_cache_in_real_time_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for level, name in ((30, "cats"), (200, "dogs")):
-        for n in range(80):
-            put(tmp_path / "imgs" / name / f"{n}.png", plain(level + n % 12, side=8))
+    cats_and_dogs(tmp_path / "imgs", 80)
 
     def recorded(study: str, *words: str) -> float | None:
         assert run([*RUN, *words, f"study.name={study}"]) == 0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from asking import code_of
-from pictures import plain, put  # pyright: ignore[reportMissingImports] (another folder of tests)
+from pictures import cats_and_dogs  # pyright: ignore[reportMissingImports] (another folder of tests)
 
 from daso_bench.datasets.atomic_files import BadFile
 from daso_bench.datasets.imagefolder import ImageFolder
@@ -29,10 +29,7 @@ RUN = (
 def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two classes of 12 images in imgs/ of the present folder."""
     monkeypatch.chdir(tmp_path)
-    for level, name in ((30, "cats"), (200, "dogs")):
-        for n in range(12):
-            put(tmp_path / "imgs" / name / f"{n}.png", plain(level + n, side=8))
-    return tmp_path / "imgs"
+    return cats_and_dogs(tmp_path / "imgs")
 
 
 def test_evaluate_names_a_bad_image_a_vanished_one_and_a_set_that_is_gone(

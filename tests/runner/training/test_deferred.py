@@ -1,14 +1,15 @@
 """Deferred evaluation: copies set aside at marks, judged later, stamped with when they were complete."""
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import Awkward, config, evaluations
+from runs import Awkward, Dies, config, dies_after, evaluations
 
 from daso_bench.runner.communication.link_costs import AlphaBeta
 from daso_bench.runner.records import target_crossing
-from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
+from daso_bench.runner.simulation.simulated_world import Recorded, SimulatedRun, simulate
 
 SLOW = AlphaBeta(inter_latency_s=0.001, inter_bytes_per_s=1e6)
 
@@ -38,21 +39,29 @@ def test_copies_beyond_the_memory_are_dropped_and_counted():
 
 
 def test_a_checkpoint_judges_what_waits_and_a_resumed_run_goes_on_alike(tmp_path: Path):
-    def once(folder: Path, steps: int | None, attempt: int = 1) -> SimulatedRun:
-        cfg = config("sgp", max_steps=steps, eval_every_samples=32, checkpoint_every_samples=80)
-        cfg.__dict__["run_id"] = "one run"  # cut after `steps` steps, it is the same run
-        return simulate(cfg, cfg.dataset.load(), checkpoints=folder, attempt=attempt)
+    cfg = config("sgp", eval_every_samples=32, checkpoint_every_samples=80)
+    noted: list[list[dict[str, Any]]] = []
 
-    whole = evaluations(once(tmp_path / "whole", None))
-    cut = once(tmp_path / "cut", 12)
-    after = evaluations(once(tmp_path / "cut", None, attempt=2))
-    kept = [row for row in evaluations(cut) if row["step"] <= 10]
+    class Kept(dies_after(12)):
+        """Keeps what rank 0 had noted."""
+
+        def run(self) -> Any:
+            if self.context.comm.rank == 0:
+                assert isinstance(self.context.metrics, Recorded)
+                noted.append(self.context.metrics.rows)
+            return super().run()
+
+    def once(folder: Path, **more: Any) -> SimulatedRun:
+        return simulate(cfg, cfg.dataset.load(), checkpoints=folder, **more)
+
+    whole = evaluations(once(tmp_path / "whole"))
+    with pytest.raises(Dies):
+        once(tmp_path / "cut", loop=Kept)
+    after = evaluations(once(tmp_path / "cut", attempt=2))
+    kept = [row for row in noted[0] if row["kind"] == "evaluation" and row["step"] <= 10]
     for mine, theirs in zip(kept + after, whole, strict=True):
-        assert (mine["step"], mine["correct"], mine["loss"]) == (
-            theirs["step"],
-            theirs["correct"],
-            theirs["loss"],
-        )
+        for name in ("step", "correct", "loss"):
+            assert mine[name] == theirs[name], name
 
 
 # ------------------------------------------------------------------ train.stop
@@ -71,11 +80,16 @@ def stopped(strategy: str, stop: str, **keys: Any) -> SimulatedRun:
     return run(strategy, stop=stop, eval_every_samples=32, **kinds, **keys)
 
 
+@cache
+def to_the_end(strategy: str) -> SimulatedRun:
+    return stopped(strategy, "budget")
+
+
 @pytest.mark.parametrize("stop", ["first", "confirmed"])
 @pytest.mark.parametrize("strategy", ["daso", "local_sgd", "sgp", "lasgd"])
 def test_a_run_that_stops_at_its_target_is_judged_as_one_that_goes_on(strategy: str, stop: str):
     """Nothing but the end of the run is another one: the same copies, the same times."""
-    whole, cut = stopped(strategy, "budget"), stopped(strategy, stop)
+    whole, cut = to_the_end(strategy), stopped(strategy, stop)
     rows = evaluations(cut)
     copies = [row for row in rows if row["mode"] == "deferred"]
     assert copies

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from asking import code_of
-from pictures import plain, put  # pyright: ignore[reportMissingImports] (another folder of tests)
+from pictures import cats_and_dogs, plain, put  # pyright: ignore[reportMissingImports] (another folder of tests)
 
 from daso_bench.runner.cli.main import run
 from daso_bench.runner.config.load import requests
@@ -22,10 +22,7 @@ BATCH = "train.global_batch_size=8"
 def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two classes of 12 images in imgs/ of the folder in which the user stands."""
     monkeypatch.chdir(tmp_path)
-    for label in ("cats", "dogs"):
-        for number in range(12):
-            put(tmp_path / "imgs" / label / f"{number}.png", plain(10 * number))
-    return tmp_path / "imgs"
+    return cats_and_dogs(tmp_path / "imgs")
 
 
 def test_prepare_packs_once_beside_what_is_known_of_the_files(

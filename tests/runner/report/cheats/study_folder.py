@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from asking import run_here
 
 from daso_bench.runner.config import load
 from daso_bench.runner.records.run_directory import RunDirectory
-from daso_bench.runner.records.trees import dump_yaml
+from daso_bench.runner.records.trees import dump_yaml, load_yaml
 from daso_bench.runner.report.results import Results, results_of
 from daso_bench.runner.studies.plan import FILE, declare, plan_of
 
@@ -167,7 +166,7 @@ def write_configuration(config_dir: Path, arms: Mapping[str, str], seeds: str = 
 
 def tree_of(run: Path) -> dict[str, Any]:
     """config.yaml of a run."""
-    return yaml.safe_load((run / "config.yaml").read_text())
+    return load_yaml((run / "config.yaml").read_text())
 
 
 def configure(run: Path, **values: Any) -> None:

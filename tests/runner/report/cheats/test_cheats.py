@@ -254,9 +254,11 @@ def test_checkpoint_of_another_run_is_refused(
         run_here(RunDirectory(interrupted))
 
 
-def test_copied_folder_is_said_once(study_of: Fixture, tmp_path: Path) -> None:
+def test_copied_folder_is_said_once(
+    study_of: Fixture, results_of_study: Callable[[str], Results], tmp_path: Path
+) -> None:
+    (honest,) = results_of_study("virtual").speedups
     study = study_of("virtual").copy(tmp_path)
-    (honest,) = study.results().speedups
     copy_a_folder(study)
     (copied,) = study.results().speedups
     said = [line for check in copied.checks for line in (check.sentence, *check.details) if "copy" in line]
