@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from ...strategies.errors import ConfigError
@@ -33,7 +33,10 @@ OVERLAP_LIMIT = 0.05  # between the shares of exposed communication of real and 
 
 @dataclass(frozen=True, kw_only=True)
 class Validation:
-    """The errors of all pairs. `errors`: of each kind of which there are any, "median" and "p95" of sizes."""
+    """The errors of all pairs.
+
+    `errors`: by kind count, signed mean ("bias"), and of their sizes median and 95th percentile ("p95").
+    """
 
     configurations: int
     pairs: int
@@ -88,7 +91,12 @@ def validate(pairs: Sequence[Pair]) -> Validation:
         configurations=len({pair["configuration"] for pair in pairs}),
         pairs=len(pairs),
         errors={
-            kind: {"median": median(map(abs, values)), "p95": size(values, 0.95)}
+            kind: {
+                "count": len(values),
+                "bias": fmean(values),
+                "median": median(map(abs, values)),
+                "p95": size(values, 0.95),
+            }
             for kind, values in errors.items()
             if values
         },

@@ -133,6 +133,9 @@ def speedups_of(comparison: Comparison, references: Sequence[Reference] = ()) ->
         errors = [error for line in lines if (error := error_of_model(baseline, line.arm))]
         clock = model_floor(errors, clock, baseline.jitters)
     fixed_floor = target_floor = NoiseFloor(clock=clock, fresh=None)
+    if comparison.world == "simulated" and not baseline.jitters:
+        # Seeds change no simulated time of equal work: it is known without a second baseline.
+        fixed_floor = NoiseFloor(clock=clock, fresh=Floor(value=0.0))
     fresh_quality = None
     if fresh_seeds:
         twice = (baseline, fresh_seeds)

@@ -209,7 +209,5 @@ def test_a_resumed_run_goes_on_waiting_where_it_was(tmp_path: Path) -> None:
 
 
 def test_ranks_without_a_common_epoch_are_refused() -> None:
-    with pytest.raises(
-        ConfigError, match=r"schedule=plateau: reads the loss of each epoch .* strategy=lasgd"
-    ):
+    with pytest.raises(ConfigError, match=r"schedule=plateau: reads the loss of each epoch.* strategy=lasgd"):
         config("lasgd", schedule=Plateau())

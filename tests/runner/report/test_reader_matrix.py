@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sharing import Make, all_compared, table
+from sharing import Make, agree, all_compared, table
 
 from daso_bench.runner.report.build import report
 from daso_bench.runner.report.sections.reader_matrix import draw, gains, over_sizes, readings_of
@@ -54,6 +54,7 @@ def _spoil(path: Path, arm: str, record: int, rate: float, cached: float | None)
     if cached is not None:
         start["still_cached"] = cached
     (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [start, *rows]))
+    agree(path)
 
 
 def test_counts_are_means_and_gains_are_ratios_of_rates_with_their_intervals(make_run: Make, tmp_path: Path):

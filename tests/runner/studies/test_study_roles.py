@@ -89,7 +89,7 @@ def test_a_role_needs_a_free_name_and_a_scored_seed(tmp_path: Path):
 
     with pytest.raises(ConfigError, match=r"run\.arm=mine: study\.role=same_seeds names the arm"):
         composed(study__role="same_seeds", run__arm="mine")
-    with pytest.raises(ConfigError, match=rf"must be below {FRESH} with study\.role=fresh_seeds"):
+    with pytest.raises(ConfigError, match=rf"must be below {FRESH}, which study\.role=fresh_seeds"):
         composed(study__role="fresh_seeds", seed=FRESH)
     assert composed(study__role="fresh_seeds", seed=FRESH - 1).seed == 2 * FRESH - 1
     # The data of these runs do not tell their number before they are loaded: a fifth of what?
