@@ -61,6 +61,14 @@ def moved(traces: list[Trace]) -> list[float]:
 
 
 @pytest.mark.parametrize("keys", VARIANTS, ids=named)
+def test_h4_two_nodes_of_two_by_hand(keys: dict[str, Any]):
+    equal = drive(make(**keys), [2, 2], steps_per_epoch=1, data=samples_of([[1], [2], [3], [6]]))
+    assert moved(equal) == [3.0] * 4
+    more = samples_of([[1], [2], [3], [30, 0, 0, 0, 0]])  # five samples, of mean 6 exactly
+    assert moved(drive(make(**keys), [2, 2], steps_per_epoch=1, data=more)) == [4.5] * 4
+
+
+@pytest.mark.parametrize("keys", VARIANTS, ids=named)
 def test_a_rank_without_samples_does_not_count(keys: dict[str, Any]):
     def blind() -> nn.Module:
         return Blind(torch.zeros(1, dtype=torch.float64))

@@ -11,6 +11,15 @@ from daso_bench.runner.config.optimizers import LARS, SGD, AdamW
 from daso_bench.strategies.errors import ConfigError
 
 
+def test_sgd_takes_one_nesterov_step_by_hand() -> None:
+    weight = torch.nn.Parameter(torch.tensor([2.0]))
+    optimizer = SGD(lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.5).build([weight])
+    weight.grad = torch.tensor([1.0])
+    optimizer.step()
+    # g = 1 + 0.5·2 = 2; buffer = 2; the step is g + 0.9·buffer = 3.8
+    assert weight.item() == pytest.approx(2 - 0.1 * 3.8)
+
+
 def test_adamw_hands_every_value_on() -> None:
     chosen = AdamW(lr=0.02, beta1=0.8, beta2=0.7, eps=1e-5, weight_decay=0.3)
     optimizer = chosen.build([torch.nn.Parameter(torch.zeros(1))])
@@ -47,6 +56,11 @@ def lars_step(w: list[float], g: list[float], **keys: object) -> list[float]:
     return (torch.tensor(w, dtype=torch.float64) - parameter.detach()).tolist()
 
 
+def test_lars_by_hand():
+    assert lars_step([3, 4], [0, 1]) == pytest.approx([0, 0.01], abs=1e-12)
+    assert lars_step([3, 4], [0, 1], weight_decay=0.1) == pytest.approx([0.002, 0.028 / 3], abs=1e-12)
+
+
 def test_lars_steps_scale_with_weights_and_not_with_gradients():
     once = lars_step([3, 4], [2, 1])
     assert lars_step([3, 4], [20, 10]) == pytest.approx(once, abs=1e-12)
@@ -56,6 +70,17 @@ def test_lars_steps_scale_with_weights_and_not_with_gradients():
 @pytest.mark.parametrize(("w", "g", "step"), [([0, 0], [0, 1], [0, 2]), ([3, 4], [0, 0], [0, 0])])
 def test_a_zero_norm_means_a_plain_step(w: list[float], g: list[float], step: list[float]):
     assert lars_step(w, g) == pytest.approx(step, abs=1e-12)
+
+
+def test_the_rate_enters_the_momentum():
+    # λ is 1 for a skipped tensor: gradient 1, μ = 0.9, learning rate 1 then 2.
+    parameter = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    optimizer = LARS(weight_decay=0.0).build([parameter])
+    for lr in (1.0, 2.0):
+        optimizer.param_groups[0]["lr"] = lr
+        parameter.grad = torch.ones(1, dtype=torch.float64)
+        optimizer.step()
+    assert -parameter.item() == pytest.approx(3.9, abs=1e-12)
 
 
 def test_skipped_tensors_take_the_steps_of_momentum_sgd_without_decay():
