@@ -52,11 +52,13 @@ def in_order(speedups: Speedups) -> list[ArmSpeedup]:
 
 
 def until(speedups: Speedups) -> str:
-    """`until 95 %`, of a loss `until loss 0.3`; "" where the study has no single target."""
+    """`to 95 % accuracy`, of a loss `to loss 0.3`; "" where the study has no single target."""
     targets, key = speedups.comparison.targets, speedups.comparison.runs[0].metric
     if len(targets) != 1:
         return ""
-    return f"until {100 * targets[0]:.3g} %" if key in METRICS else f"until {key} {targets[0]:g}"
+    if key not in METRICS:
+        return f"to {key} {targets[0]:g}"
+    return f"to {100 * targets[0]:.3g} % {METRICS[key].name}"
 
 
 def recommendation(speedups: Speedups) -> str:

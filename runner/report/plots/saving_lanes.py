@@ -55,7 +55,7 @@ def _axes(time: Axes, accuracy: Axes, speedups: Speedups, *, narrow: bool) -> No
     percent = FuncFormatter(lambda value, _: f"{100 * value:.3g}".replace("-", "−") + " %")
     time.xaxis.set_major_formatter(percent)
     time.xaxis.set_major_locator(MaxNLocator(5 if narrow else 9, steps=[1, 2, 2.5, 5, 10]))
-    time.set_xlabel("of the baseline's time saved")
+    time.set_xlabel("share of the baseline's time that is saved")
     accuracy.axvline(0, color=EDGE, linewidth=1, zorder=1)
     accuracy.xaxis.set_major_locator(MaxNLocator(3 if narrow else 5))
     metric = speedups.comparison.metric.name

@@ -42,7 +42,9 @@ class AnswerSection(Section):
 {% set comparison = speedups.comparison %}
 <article class="answer" id="answer-{{ loop.index }}">
 <p class="kicker">{{ section.title(comparison) }}{{ page.of_study(comparison.study) }} ·
-{{ comparison.world_in_words }} · baseline {{ speedups.baseline.label }}</p>
+{{ comparison.world_in_words }} · baseline {{ speedups.baseline.label }} with
+{{ words.count(speedups.baseline.counted | length, "run") }} ·
+{{ "%g" | format(100 * speedups.level) }} % intervals</p>
 <{{ section.heading }} class="sentence">
 {{- section.recommendation(speedups) | replace(" %", "\u00a0%") }}</{{ section.heading }}>
 {% set limits = section.limits(speedups) %}

@@ -121,9 +121,9 @@ def test_the_smallest_gain_that_shows_is_named_by_the_check(study: Speedups) -> 
 def test_a_target_is_a_percentage_unless_it_is_a_loss(
     study: Speedups, make_run: Make, tmp_path: Path
 ) -> None:
-    assert answers.until(study) == "until 75 %"
+    assert answers.until(study) == "to 75 % accuracy"
     make_run(tmp_path, target=0.3, train={"target_metric": "loss"})
-    assert answers.until(replace(study, comparison=compared(tmp_path))) == "until loss 0.3"
+    assert answers.until(replace(study, comparison=compared(tmp_path))) == "to loss 0.3"
 
 
 def test_a_paper_has_one_row_with_its_claims_and_its_verdict(study: Speedups) -> None:

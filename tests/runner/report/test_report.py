@@ -257,7 +257,14 @@ def test_the_table_for_a_paper_has_six_columns_as_csv_and_as_latex(mixed: tuple[
     links = {attributes.get("href") for tag, attributes in page.tags if tag == "a"}
     row, single = table(out / "paper.csv")
     assert list(row) == [
-        *("arm", "time saved [CI]", "time saved until 75 % [CI]", "accuracy, points [CI]", "n", "comparable")
+        *(
+            "arm",
+            "time saved [CI]",
+            "time saved to 75 % accuracy [CI]",
+            "accuracy, points [CI]",
+            "n",
+            "comparable",
+        )
     ]
     assert (row["arm"], row["n"], single["arm"], single["n"]) == ("daso", "3", "local_sgd", "1")
     assert (out / "paper.tex").read_text().count(r"\\") == 3
