@@ -383,6 +383,7 @@ class LASGD(AsynchronousStrategy):
         return {
             **super().state_dict(),
             "flight": flown,
+            "mean": self.mean,  # an evaluation may be due where the run stops
             "run": asdict(self.run),
             "epoch": asdict(self.epoch),
             "details": [_read(row) for row in self.details],
@@ -397,6 +398,8 @@ class LASGD(AsynchronousStrategy):
             self.copy.copy_(copy)
             self.control.copy_(control)
             self.flight = Flight(self._buffer().copy_(sent), samples, self.origin_ns, [], steps, took)
+        if state["mean"] is not None:
+            self.mean = self._buffer().copy_(state["mean"])
         self.run, self.epoch = Rounds(**state["run"]), Rounds(**state["epoch"])
         self.details = list(state["details"])
 

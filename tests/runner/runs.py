@@ -204,6 +204,19 @@ class Dies(Exception):
     """What ends a run of `dies_after`."""
 
 
+class AsksAt:
+    """Interrupts its rank from a step on."""
+
+    def __init__(self, step: int) -> None:
+        self.at, self.step = step, 0
+
+    def progress(self, **numbers: Any) -> None:
+        self.step = numbers.get("step", self.step)
+
+    def interrupted(self) -> str | None:
+        return "interrupt" if self.step >= self.at else None
+
+
 def dies_after(step: int) -> type[Trainer]:
     """A loop that breaks off after so many steps."""
 

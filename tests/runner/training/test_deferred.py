@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import Awkward, Dies, config, dies_after, evaluations
+from runs import AsksAt, Awkward, Blobs, Dies, config, dies_after, evaluations
 
 from daso_bench.runner.communication.link_costs import AlphaBeta
 from daso_bench.runner.records import target_crossing
+from daso_bench.runner.records.json_lines import surviving
 from daso_bench.runner.simulation.simulated_world import Recorded, SimulatedRun, simulate
 
 SLOW = AlphaBeta(inter_latency_s=0.001, inter_bytes_per_s=1e6)
@@ -38,8 +39,15 @@ def test_copies_beyond_the_memory_are_dropped_and_counted():
     assert done.results[0].summary["copies_dropped"] == 22
 
 
-def test_a_checkpoint_judges_what_waits_and_a_resumed_run_goes_on_alike(tmp_path: Path):
-    cfg = config("sgp", eval_every_samples=32, checkpoint_every_samples=80)
+@pytest.mark.parametrize(
+    ("strategy", "evaluation", "checkpoint"),
+    [("sgp", 32, 80), ("lasgd", 96, 96)],
+    ids=["between evaluations", "where one is due"],
+)
+def test_a_checkpoint_judges_what_waits_and_a_resumed_run_goes_on_alike(
+    strategy: str, evaluation: int, checkpoint: int, tmp_path: Path
+):
+    cfg = config(strategy, eval_every_samples=evaluation, checkpoint_every_samples=checkpoint)
     noted: list[list[dict[str, Any]]] = []
 
     class Kept(dies_after(12)):
@@ -52,16 +60,35 @@ def test_a_checkpoint_judges_what_waits_and_a_resumed_run_goes_on_alike(tmp_path
             return super().run()
 
     def once(folder: Path, **more: Any) -> SimulatedRun:
-        return simulate(cfg, cfg.dataset.load(), checkpoints=folder, **more)
+        step_time = {"step_time": lambda rank, n: 2_000_000}
+        return simulate(cfg, cfg.dataset.load(), checkpoints=folder, **step_time, **more)
 
     whole = evaluations(once(tmp_path / "whole"))
     with pytest.raises(Dies):
         once(tmp_path / "cut", loop=Kept)
+    saved = max(int(path.name.removeprefix("step_")) for path in (tmp_path / "cut").glob("step_*"))
     after = evaluations(once(tmp_path / "cut", attempt=2))
-    kept = [row for row in noted[0] if row["kind"] == "evaluation" and row["step"] <= 10]
+    kept = [row for row in noted[0] if row["kind"] == "evaluation" and row["step"] <= saved]
     for mine, theirs in zip(kept + after, whole, strict=True):
         for name in ("step", "correct", "loss"):
             assert mine[name] == theirs[name], name
+
+
+@pytest.mark.parametrize("at", [4, 5, 11])
+def test_a_run_that_stops_where_an_evaluation_is_due_is_evaluated_after_its_resume(at: int, tmp_path: Path):
+    """From steps 5 and 11 on, all ranks agree to stop at the end of an epoch, whose mark is passed there."""
+    cfg = config("lasgd", dataset=Blobs(samples=96), epochs=3)
+
+    def once(**more: Any) -> SimulatedRun:
+        step_time = {"step_time": lambda rank, n: 2_000_000}
+        return simulate(cfg, cfg.dataset.load(), checkpoints=tmp_path, **step_time, **more)
+
+    asked = once(listeners=lambda rank: AsksAt(at if rank == 3 else 10**9))
+    assert {result.status for result in asked.results} == {"cancelled"}
+    again = once(attempt=2)
+    assert {result.status for result in again.results} == {"finished"}
+    rows = surviving([*asked.metrics.rows, *again.metrics.rows])
+    assert [row["index"] for row in rows if row["kind"] == "evaluation"] == [0, 1, 2]
 
 
 # ------------------------------------------------------------------ train.stop

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from runs import Awkward, Blobs, Dies, config, dies_after, evaluations
+from runs import AsksAt, Awkward, Blobs, Dies, config, dies_after, evaluations
 
 from daso_bench.datasets.data import Data, Split
 from daso_bench.models.spec import InputSpec, Model
@@ -243,19 +243,6 @@ def test_a_loss_that_explodes_ends_all_ranks_at_one_step(strategy: str):
     assert done.results[0].reason is not None
     assert "not finite" in done.results[0].reason
     assert done.results[0].summary["final_accuracy"] is None
-
-
-class AsksAt:
-    """Interrupts its rank from a step on."""
-
-    def __init__(self, step: int) -> None:
-        self.at, self.step = step, 0
-
-    def progress(self, **numbers) -> None:
-        self.step = numbers.get("step", self.step)
-
-    def interrupted(self) -> str | None:
-        return "interrupt" if self.step >= self.at else None
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "daso"])
