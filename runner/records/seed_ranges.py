@@ -13,7 +13,7 @@ from ...strategies.errors import ConfigError
 SEEDS = 10**6
 FRESH, PILOT, TRIAL = SEEDS, 2 * SEEDS, 3 * SEEDS  # where the ranges of the other uses begin
 REFERENCE = 4 * SEEDS  # of runs whose samples to target are stored (conf/convergence)
-COPIES = ("same_seeds", "placebo")  # roles that in virtual time without jitter repeat a run of the baseline
+REPEATS = ("same_seeds", "placebo")  # roles that in virtual time without jitter repeat a run of the baseline
 
 
 def trial_seeds(trials: int) -> list[int]:

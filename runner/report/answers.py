@@ -51,7 +51,7 @@ def in_order(speedups: Speedups) -> list[ArmSpeedup]:
     return sorted(speedups.lines, key=place)
 
 
-def until(speedups: Speedups) -> str:
+def to_target_words(speedups: Speedups) -> str:
     """`to 95 % accuracy`, of a loss `to loss 0.3`; "" where the study has no single target."""
     targets, key = speedups.comparison.targets, speedups.comparison.runs[0].metric
     if len(targets) != 1:
@@ -82,6 +82,10 @@ def recommendation(speedups: Speedups) -> str:
         clauses.append(f"time is saved by {words.listed(unsure)}, but {loss} is not excluded")
     if "slower" in names:
         clauses.append(f"slower than the baseline: {names['slower']}")
+    slower = [label for label, _ in found["slower"]]
+    late = [line.arm.label for line in speedups.lines if _later_at_target(speedups, line)]
+    if late := [label for label in late if label not in slower]:
+        clauses.append(f"slower {to_target_words(speedups)}: {words.listed(late)}")
     if "nothing" in names:
         unknown = not speedups.forbidden and speedups.fixed_floor.floor is None
         why = ", because the noise of the baseline was not measured" if unknown else ""
@@ -107,8 +111,8 @@ def _finding(speedups: Speedups, line: ArmSpeedup) -> tuple[str, str]:
         return "slower", ""
     if ratio.low <= 1 + floor or no_gain is None or no_gain > EACH_SIDE:
         return "nothing", ""
-    metric = speedups.comparison.metric.name
-    gain = f"saves {words.saving(ratio)} of the baseline's time" + (f" {until(speedups)}" if place else "")
+    metric, goal = speedups.comparison.metric.name, f" {to_target_words(speedups)}"
+    gain = f"saves {words.saving(ratio)} of the baseline's time{goal * place}"
     if line.diverged:
         return "reserve", f"{gain}, but one of its runs diverged"
     if line.quality is None:
@@ -117,9 +121,18 @@ def _finding(speedups: Speedups, line: ArmSpeedup) -> tuple[str, str]:
     if ends.high < 0 and line.holm_points_lost is not None and line.holm_points_lost <= EACH_SIDE:
         return "reserve", f"{gain} but loses {words.two(-line.quality.difference)} points of {metric}"
     if ends.low < -MARGIN_POINTS:
-        return "open", words.saving(ratio) + (f" {until(speedups)}" if place else "")
-    also = f" ({words.saving(line.to_target)} {until(speedups)})" if line.to_target and not place else ""
+        return "open", words.saving(ratio) + goal * place
+    if _later_at_target(speedups, line):
+        return "reserve", f"{gain} at equal {metric}"
+    also = f" ({words.saving(line.to_target)}{goal})" if line.to_target and not place else ""
     return "equal", f"{gain} at equal {metric}{also}"
+
+
+def _later_at_target(speedups: Speedups, line: ArmSpeedup) -> bool:
+    """Whether the arm is shown to reach the target later, after correction for all arms."""
+    ratio, no_loss = line.to_target, line.holm_loss[1]
+    shown = ratio is not None and ratio.high < 1 and no_loss is not None and no_loss <= EACH_SIDE
+    return shown and not speedups.not_comparable(line.arm) and not speedups.forbidden
 
 
 def limits(speedups: Speedups) -> str:
@@ -153,7 +166,7 @@ def paper_table(speedups: Speedups) -> list[dict[str, str]]:
         {
             "arm": line.arm.label,
             "time saved [CI]": words.saving(line.fixed_work),
-            f"time saved {until(speedups) or 'to target'} [CI]": words.saving(line.to_target),
+            f"time saved {to_target_words(speedups) or 'to target'} [CI]": words.saving(line.to_target),
             f"{speedups.comparison.metric.name}, points [CI]": points_words(line),
             "n": str(len(line.arm.counted)),
             "comparable": f"no: {why}" if (why := speedups.not_comparable(line.arm)) else "yes",

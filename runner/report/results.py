@@ -1,19 +1,30 @@
 """What a report is made of: runs, comparisons, speed-ups, checks and verdicts, from run directories alone."""
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from . import words
-from .checks.all_checks import checked
+from .checks import baseline_strength, fair, modelled_time, noise, planned_runs, record_integrity
+from .checks.check import Check
 from .claims import convergence_points, paper_claims
 from .claims.judge import JudgedClaim, judge
 from .claims.speedups import Speedups, all_speedups
 from .data.arms import Comparison, compare, row_of
 from .data.examination import examined
 from .data.load import Run, load_runs
+
+CHECKS: tuple[Callable[[Speedups], Check], ...] = (
+    record_integrity.check,  # first: a run that counts in no number makes its arm unequal too
+    fair.check,
+    planned_runs.check,
+    baseline_strength.check,
+    noise.check,
+    modelled_time.check,
+)
+"""In the order of the strip on page one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +101,7 @@ def results_of(directory: Path, asked: str, config_dir: Path | None) -> Results:
     folders = [config_dir] if config_dir else []
     runs = examined(load_runs(directory, asked))
     comparisons = compare(runs)
-    speedups = checked(all_speedups(comparisons, convergence_points.load(folders)))
+    studies = all_speedups(comparisons, convergence_points.load(folders))
+    speedups = [replace(study, checks=tuple(check(study) for check in CHECKS)) for study in studies]
     judged = judge(paper_claims.load(folders), speedups, comparisons)
     return Results(runs=runs, comparisons=comparisons, speedups=speedups, judged=judged)

@@ -22,7 +22,7 @@ from ..machine.folders import writing
 from ..records.json_lines import RecordWriter, Row
 from ..records.plan_file import FILE, PLAN_SCHEMA_VERSION, stages_of
 from ..records.run_directory import RunDirectory, State
-from ..records.seed_ranges import COPIES, block_of
+from ..records.seed_ranges import REPEATS, block_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ class PlannedRun:
 class StudyPlan:
     """The runs of a command in the order to start them, and the requests that were refused.
 
-    `copies`: the arms that are left out, since their runs would repeat those of the baseline (`is_copy`).
+    `copies`: the arms that are left out, since their runs would repeat those of the baseline.
     """
 
     runs: Sequence[PlannedRun]
@@ -89,11 +89,11 @@ class StudyPlan:
 COPIED = "in virtual time without cluster.device.jitter these runs repeat the baseline's, to the nanosecond"
 
 
-def is_copy(config: RunConfig) -> bool:
+def repeats_baseline(config: RunConfig) -> bool:
     """Whether the run has the seeds, the work and so the virtual time of a run of the baseline."""
     device = config.cluster.device
     jitters = device.jitter != "none" and device.jitter_cv > 0
-    return config.launcher.virtual and config.study.role in COPIES and not jitters
+    return config.launcher.virtual and config.study.role in REPEATS and not jitters
 
 
 def plan_of(requests: Sequence[Request]) -> StudyPlan:
@@ -101,8 +101,8 @@ def plan_of(requests: Sequence[Request]) -> StudyPlan:
 
     Copies of the baseline's runs are left out; where nothing else was asked for, they are refused.
     """
-    kept = [r for r in requests if r.config is None or not is_copy(r.config)]
-    copies = [r.config for r in requests if r.config is not None and is_copy(r.config)]
+    kept = [r for r in requests if r.config is None or not repeats_baseline(r.config)]
+    copies = [r.config for r in requests if r.config is not None and repeats_baseline(r.config)]
     if copies and not kept:
         error = ConfigError(f"study.role: {COPIED}; nothing else was asked for")
         refused = [dataclasses.replace(r, config=None, error=error) for r in requests]

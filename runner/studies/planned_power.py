@@ -22,14 +22,14 @@ from ..config.model_building import input_spec
 from ..config.run_config import RunConfig
 from ..records.rows import TrainIntervalRow
 from ..records.target_crossing import crossing
-from ..report import simulation_errors
 from ..report.claims import convergence_points
 from ..report.claims.bounds import bound_of, reduced, schedule_words
 from ..report.claims.convergence_points import GROUPS, Reference, match, of_same_task
 from ..report.data.arms import Arm
 from ..report.data.load import Run, load_runs
+from ..report.statistics.model_error import model_error
 from ..report.statistics.planning import detectable
-from ..report.statistics.welch import FEWEST_RUNS, t_limit
+from ..report.statistics.welch import FEWEST_RUNS, model_variance
 from ..simulation import timing_only
 from ..simulation.simulated_world import simulate
 from ..training.device_model import ClusterDevice
@@ -76,20 +76,19 @@ def power_sentences(runs: Iterable[RunConfig], config_dir: Path | None) -> list[
         most = max(map(len, others.values()), default=0)
         if base is None or min(most, len(arms[base.arm_id])) < FEWEST_RUNS:
             continue
-        known, error = known_baseline(base, references), model_error_sd(base)
+        known = known_baseline(base, references)
         headline = "all work" if base.train.target is None else "time to target"
         spread = UNKNOWN if known.sd is None else f"{100 * known.sd:.2g} % ({known.source})"
-        modelled = f", model error {100 * error:.2g} %" if error else ""
         of = "".join(f"{word}: " for word in (base.study.size, base.study.assumption) if word)
-        sentences.append(f"{of}power in {headline}, spread {spread}{modelled}")
+        sentences.append(f"{of}power in {headline}, spread {spread}")
         for arm in others.values():
             count = min(len(arm), len(arms[base.arm_id]))
-            sentences.append(f"  {_sentence(arm[0], count, known, error)}")
+            sentences.append(f"  {_sentence(arm[0], base, count, known)}")
     return sentences
 
 
-def _sentence(arm: RunConfig, count: int, known: KnownBaseline, error: float) -> str:
-    """`count`: runs of each of both. `error`: of the model, see `model_error_sd`."""
+def _sentence(arm: RunConfig, base: RunConfig, count: int, known: KnownBaseline) -> str:
+    """`count`: runs of each of both."""
     plan = arm.plan()
     steps = known.steps or plan.steps
     share = arm.strategy_class.communication_share(arm.strategy, plan, round(steps)) if steps else 0.0
@@ -97,7 +96,7 @@ def _sentence(arm: RunConfig, count: int, known: KnownBaseline, error: float) ->
     why = f" ({schedule_words(share)})" if share else ""
     ceiling = f"ceiling {UNKNOWN}" if most is None else f"at most {most:.2f}× here{why}"
     # The error of the model is the same in all runs, so that more of them do not average it out.
-    sd = math.hypot(known.sd or 0.0, error * math.sqrt(count / 2))
+    sd = math.hypot(known.sd or 0.0, model_error_sd(arm, base, most) * math.sqrt(count / 2))
     least, detects = 1.0, f"what {count} runs detect is {UNKNOWN}"
     if count < FEWEST_RUNS:
         least, detects = math.inf, f"{count} of {FEWEST_RUNS} runs that a ratio needs"
@@ -175,10 +174,16 @@ def modelled_bound(base: RunConfig) -> float | None:
     return bound_of(Arm(label="", index=0, runs=runs)).value
 
 
-def model_error_sd(config: RunConfig) -> float:
-    """Standard deviation of ln of a simulated ratio around the measured one; 0 where times are measured."""
-    known = simulation_errors.reference() if config.launcher.virtual else None
-    return known.errors["speed-up"]["p95"] / float(t_limit(0.95, math.inf)) if known else 0.0
+def model_error_sd(arm: RunConfig, base: RunConfig, ratio: float | None) -> float:
+    """Standard deviation of ln of a simulated ratio around the measured one; 0 where times are measured.
+
+    As reports take it, for an arm that is `ratio` times as fast: its ceiling, None where that is unknown.
+    """
+    if not arm.launcher.virtual:
+        return 0.0
+    level, log_ratio = arm.study.level, None if ratio is None else math.log(ratio)
+    error = model_error(arm.strategy_name, base.strategy_name, log_ratio, level=level)
+    return math.sqrt(model_variance(error, level=level))
 
 
 def _finished(base: RunConfig) -> list[Run]:

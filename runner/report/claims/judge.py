@@ -103,11 +103,8 @@ def _judged(claim: Claim, study: Speedups, line: ArmSpeedup) -> JudgedClaim:
     given = _Case(claim=hypothesis, study=study, line=line, conditions=conditions)
     made, measured = _by_headline(claim, given)
     if study.exploratory and made.word != "no verdict":
-        remarks, reasons = (
-            (*made.remarks, "exploratory"),
-            (*made.reasons, f"exploratory: {study.exploratory}"),
-        )
-        made = replace(made, remarks=remarks, reasons=reasons)
+        reasons = (*made.reasons, f"exploratory: {study.exploratory}")
+        made = replace(made, remarks=(*made.remarks, "exploratory"), reasons=reasons)
     return JudgedClaim(
         claim=claim,
         comparison=study.comparison,

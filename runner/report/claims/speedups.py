@@ -46,7 +46,7 @@ class Speedups:
     `ledgers`: by label, the fairness table of each other arm with `against`, second baselines included.
     `faster`: other arms of ddp that beat the baseline, `wrong`: that it is not the better of them. `guard`:
     the check against stored samples to target. `checks`: the strip of page one, see
-    `checks/all_checks.py`.
+    `results.CHECKS`.
     """
 
     comparison: Comparison

@@ -150,7 +150,7 @@ def compare(runs: Iterable[Run]) -> list[Comparison]:
     """Group `runs`, copies of the baseline's left out; the order is fixed by names and seeds alone."""
     groups: dict[tuple[str, str, str, str, str, str, str, str], list[Run]] = defaultdict(list)
     for run in runs:
-        if run.is_copy:
+        if run.repeats_baseline:
             continue
         workload = (run.study, run.name("model"), run.name("dataset"), run.world)
         kind = "tuned" if run.tuned else ""

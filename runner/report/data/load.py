@@ -15,7 +15,7 @@ from ...config.groups import shipped
 from ...machine.folders import check_folder
 from ...records.json_lines import Row, read_json, surviving
 from ...records.rows import StartRow, TrainIntervalRow
-from ...records.seed_ranges import COPIES, block_of
+from ...records.seed_ranges import REPEATS, block_of
 from ...records.target_crossing import Crossing, crossing
 from .metric import Metric, metric_of
 from .run_files import environment_of, mapping_of, read_yaml, rows_of
@@ -143,9 +143,9 @@ class Run:
         return self.config.get("seed")
 
     @property
-    def is_copy(self) -> bool:
+    def repeats_baseline(self) -> bool:
         """Whether it repeats a run of the baseline to the nanosecond: same seeds or placebo, virtual time."""
-        return self.world == "simulated" and self.role in COPIES and not self.jitters
+        return self.world == "simulated" and self.role in REPEATS and not self.jitters
 
     @property
     def block(self) -> Any:

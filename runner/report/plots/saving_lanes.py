@@ -10,7 +10,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from .. import words
-from ..answers import in_order, points_words, until
+from ..answers import in_order, points_words, to_target_words
 from ..claims.arm_speedup import ArmSpeedup
 from ..claims.speedups import Speedups
 from ..statistics.welch import Ratio
@@ -119,7 +119,7 @@ def _legend(speedups: Speedups) -> "list[Line2D | Patch]":
     handles: list[Line2D | Patch] = [Line2D([], [], linewidth=2.4, **grey, label="same epochs")]
     if any(line.to_target for line in speedups.lines):
         open_mark: dict[str, Any] = {"linewidth": 1.2, "markerfacecolor": PAPER}
-        handles.append(Line2D([], [], **grey, **open_mark, label=until(speedups)))
+        handles.append(Line2D([], [], **grey, **open_mark, label=to_target_words(speedups)))
     if speedups.bound.value is not None:
         bound = words.percent(words.saved(speedups.bound.value))
         handles.append(Line2D([], [], **BOUND, label=f"at most {bound} can be saved"))

@@ -273,13 +273,15 @@ def with_pairs(ratio: Ratio, base: Times, arm: Times, *, same_trajectory: bool) 
     return replace(ratio, estimate=first, alternative=second, same_trajectory=same_trajectory)
 
 
-def with_model_error(ratio: Ratio, error: ModelError) -> Ratio:
-    """`ratio` of simulated times without the bias of `error`, its intervals widened by one more error.
+def model_variance(error: ModelError, *, level: float) -> float:
+    """Of one more error: sd² (1 + 1 / count), or more, so that an interval of it alone ends at `reach`."""
+    reach = error.reach / float(t_limit(level, error.count - 1))
+    return max(error.sd**2 * (1 + 1 / error.count), reach**2)
 
-    That has the variance sd² (1 + 1 / count), or more: without any other error the interval ends at `reach`.
-    """
-    reach = error.reach / float(t_limit(ratio.estimate.level, error.count - 1))
-    fixed = (max(error.sd**2 * (1 + 1 / error.count), reach**2) * error.count, error.count)
+
+def with_model_error(ratio: Ratio, error: ModelError) -> Ratio:
+    """`ratio` of simulated times without the bias of `error`, its intervals widened by one more error."""
+    fixed = (model_variance(error, level=ratio.estimate.level) * error.count, error.count)
 
     def widened(made: Estimate) -> Estimate:
         return replace(made, difference=made.difference - error.bias, fixed=(fixed,))

@@ -97,6 +97,17 @@ def test_without_a_noise_floor_nothing_is_shown(study: Speedups) -> None:
     )
 
 
+def test_an_arm_that_reaches_the_target_later_is_named_and_not_recommended(study: Speedups) -> None:
+    found = of(study, "ednncomm")
+    late = there(welch(Times(BASE), Times(tuple(1.5 * value for value in BASE))))
+    line = replace(found.lines[0], to_target=late, holm_loss=(1.0, 0.001))
+    told = answers.recommendation(replace(found, lines=[line]))
+    assert "no arm is recommended; ednncomm saves 50 %" in told
+    assert told.endswith("; slower to 75 % accuracy: ednncomm.")
+    unsure = answers.recommendation(replace(found, lines=[replace(line, holm_loss=(1.0, 0.2))]))
+    assert "ednncomm is recommended" in unsure
+
+
 def test_a_gain_must_hold_for_all_arms_together(study: Speedups) -> None:
     found = of(study, "ednncomm")
     weak = replace(found, lines=[replace(found.lines[0], holm=(0.2, 0.2))])
@@ -121,9 +132,9 @@ def test_the_smallest_gain_that_shows_is_named_by_the_check(study: Speedups) -> 
 def test_a_target_is_a_percentage_unless_it_is_a_loss(
     study: Speedups, make_run: Make, tmp_path: Path
 ) -> None:
-    assert answers.until(study) == "to 75 % accuracy"
+    assert answers.to_target_words(study) == "to 75 % accuracy"
     make_run(tmp_path, target=0.3, train={"target_metric": "loss"})
-    assert answers.until(replace(study, comparison=compared(tmp_path))) == "to loss 0.3"
+    assert answers.to_target_words(replace(study, comparison=compared(tmp_path))) == "to loss 0.3"
 
 
 def test_a_paper_has_one_row_with_its_claims_and_its_verdict(study: Speedups) -> None:

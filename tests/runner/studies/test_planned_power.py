@@ -16,6 +16,7 @@ from daso_bench.runner.report.claims.bounds import bound_of, reduced
 from daso_bench.runner.report.data.arms import Arm
 from daso_bench.runner.report.data.load import load_run
 from daso_bench.runner.report.statistics.planning import detectable
+from daso_bench.runner.report.statistics.welch import t_limit
 from daso_bench.runner.studies import planned_power
 from daso_bench.runner.studies.planned_power import (
     baseline_among,
@@ -56,7 +57,7 @@ def test_the_flagship_study_cannot_decide_what_its_arms_could_gain():
     """docs/method.md, "Power before the run": a spread of 23 %, and 1.20 times at most."""
     arms = f"{ARMS},'ddp by nodes, same seeds',placebo"
     said = power_sentences(configs(arms), None)
-    assert said[0].startswith("power in time to target, spread 23 % (10 stored runs of mission), model error")
+    assert said[0] == "power in time to target, spread 23 % (10 stored runs of mission)"
     daso, lasgd = of_arm(said, "daso"), of_arm(said, "lasgd")
     assert "at most 1.12× here (its schedule waits for a global sum in 37 % of the steps)" in daso
     assert lasgd.startswith("  lasgd: at most 1.20× here; 5 runs detect 1.6")
@@ -75,7 +76,7 @@ def test_a_slow_link_leaves_enough_to_be_gained_and_the_schedule_takes_it_back()
 
 def test_the_error_of_the_model_is_not_averaged_out(monkeypatch: pytest.MonkeyPatch):
     """Without spread 100 runs detect no less than twice what 95 % of the errors stay below."""
-    monkeypatch.setattr(planned_power, "model_error_sd", lambda config: 0.04)
+    monkeypatch.setattr(planned_power, "model_error_sd", lambda *_: 0.04)
     many = configs(ARMS, "launcher.timing_only=true", "train.target=null", runs=100)
     said = of_arm(power_sentences(many, None), "lasgd")
     least = detectable(100, 0.04 * math.sqrt(100 / 2))
@@ -83,10 +84,19 @@ def test_the_error_of_the_model_is_not_averaged_out(monkeypatch: pytest.MonkeyPa
     assert f"100 runs detect no less than {least:.2f}×" in said
 
 
+def test_the_error_of_the_model_is_that_of_the_report():
+    """Half-widths of docs/method.md, "Model error of virtual time": lasgd inside its ratios, and outside."""
+    base, lasgd = (composed(f"study.arm='{arm}'")[0] for arm in ("ddp by nodes", "lasgd"))
+    inside, outside = (model_error_sd(lasgd, base, ratio) for ratio in (2.0, 1.1))
+    assert inside * float(t_limit(0.95, 18)) == pytest.approx(0.0561, abs=1e-4)
+    assert outside * float(t_limit(0.95, 54)) == pytest.approx(0.0886, abs=1e-4)
+    assert model_error_sd(lasgd, base, None) == outside
+
+
 def test_real_time_has_no_error_of_the_model_and_no_bound_before_a_pilot():
     real = ("launcher=local", "cluster=laptop")
     base = baseline(*real)
-    assert (model_error_sd(base), modelled_bound(base)) == (0.0, None)
+    assert (model_error_sd(base, base, None), modelled_bound(base)) == (0.0, None)
     said = power_sentences(configs(ARMS, *real), None)
     assert of_arm(said, "lasgd").startswith("  lasgd: ceiling unknown before a pilot; 5 runs detect ")
     assert "decide" not in of_arm(said, "lasgd")

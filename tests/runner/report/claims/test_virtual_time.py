@@ -167,8 +167,8 @@ def test_the_check_of_modelled_time_says_what_each_interval_holds(make_run: Make
     found = modelled_time.check(answered(tmp_path / "virtual"))
     assert (found.level, found.sentence) == (
         "amber",
-        "times are simulated: a ratio has a typical error of 1.8 %, 95 % of errors are below 13 %; every "
-        "interval holds that; the bias is corrected in 1 of 2 arms",
+        "times are simulated, and every interval holds the model error: half of all errors are below 1.8 %, "
+        "95 % below 13 %",
     )
     assert found.details == (
         "daso: 19 validated pairs of daso itself; their mean error of +2.2% is taken off the ratio; typical "
