@@ -120,15 +120,14 @@ class IndependentOrder(BatchOrder):
 
     Its batch has the size of its part of a global batch. Batches are numbered from 0 without end; passes over
     the data follow one another, each in an order of its own, as `Sampler` cuts it for one rank with
-    `short_batch` join. An epoch ends when all ranks together have seen as
-    many samples as the data set has, by `progress.samples`.
+    `short_batch` join. An epoch ends when all ranks together have seen as many samples as an epoch of common
+    batches has, by `progress.samples`.
     """
 
     def __init__(self, sampler: Sampler, topology: Topology, rank: int, seed: int) -> None:
         ranks, samples = topology.ranks, sampler.samples
         self.steps_per_epoch, self.left_out = sampler.steps_per_epoch, sampler.left_out
         self.samples_per_epoch = samples - sampler.left_out
-        self._samples = samples
         self._nominal = split(sampler.global_batch_size, (1.0,) * ranks, minimum=1)
         # A single rank draws the same samples as with every other strategy.
         stream = stream_seed(seed, "data") if ranks == 1 else stream_seed(seed, "data", rank)
@@ -164,7 +163,7 @@ class IndependentOrder(BatchOrder):
     def advance(self, progress: Progress) -> int:
         self._number += 1
         progress.batch += 1
-        return min(progress.samples // self._samples, progress.epochs) - progress.epoch
+        return min(progress.samples // self.samples_per_epoch, progress.epochs) - progress.epoch
 
     def state_dict(self) -> dict[str, Any]:
         return {"number": self._number}

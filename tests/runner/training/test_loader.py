@@ -230,3 +230,14 @@ def test_workers_change_no_bit_of_a_run(tmp_path: Path) -> None:
     steps = len(plain.dataset.load().train) // plain.train.global_batch_size
     assert steps > 2 * workers.launcher.prefetch_batches
     assert trained(workers) == result
+
+
+def test_an_epoch_of_independent_batches_has_as_many_samples_as_one_of_common_batches():
+    sampler = Sampler(10, 4, 2, 0, short_batch="drop")  # 8 of 10 samples
+    order, progress = IndependentOrder(sampler, Topology.of((1, 1)), 1, 7), Progress(3, 2)
+    for epoch in range(3):
+        progress.samples = 8 * (epoch + 1) - 1
+        assert order.advance(progress) == 0
+        progress.samples += 1
+        assert order.advance(progress) == 1
+        progress.epoch += 1
