@@ -68,6 +68,19 @@ class PackedReader(ABC):
     def check(self, packed: Packed, nodes: int) -> None:  # noqa: B027 (most take every file)
         """Refuse a file with which the order is not what the reader promises. Raises ConfigError."""
 
+    def file_of(self, dataset: Dataset) -> Path:
+        """Where the packed file of `dataset` is, or will be. Raises ConfigError where the user has to say."""
+        if self.path:
+            return Path(self.path)
+        order = "unshuffled" if self.shuffle_seed is None else f"shuffled{self.shuffle_seed}"
+        beside = dataset.beside()
+        if beside is None:
+            raise ConfigError(
+                f"reader={self.name}: {dataset.name} has no folder of its own for a packed file; say where "
+                "it is to be: reader.path=FILE"
+            )
+        return beside.with_name(f"{beside.name}-{order}.packed")
+
     def words(self) -> str:
         """In which order samples come, for people."""
         file = (
@@ -180,20 +193,6 @@ class ChunkedShuffle(PackedReader):
 
 
 ReaderConfig = NoReader | PackedReader
-
-
-def path_of(dataset: Dataset, reader: PackedReader) -> Path:
-    """Where the packed file of `dataset` is, or will be. Raises ConfigError where the user has to say."""
-    if reader.path:
-        return Path(reader.path)
-    order = "unshuffled" if reader.shuffle_seed is None else f"shuffled{reader.shuffle_seed}"
-    beside = dataset.beside()
-    if beside is None:
-        raise ConfigError(
-            f"reader={reader.name}: {dataset.name} has no folder of its own for a packed file; say where "
-            "it is to be: reader.path=FILE"
-        )
-    return beside.with_name(f"{beside.name}-{order}.packed")
 
 
 def reads(reader: ReaderConfig, launcher: LauncherConfig) -> bool:

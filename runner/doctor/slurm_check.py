@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ...strategies.errors import ConfigError, MachineError
 from ..config.cluster import ClusterConfig
-from ..config.compose import compose
+from ..config.compose import compose_one
 from ..config.launchers import SlurmConfig
 from ..config.load import from_composed
 from ..config.overrides import key_of
@@ -93,10 +93,7 @@ def request(
     strategies = tuple(candidate for candidate, _ in candidates(strategy_words, config_dir))
     # The configuration's own strategy and data are not used; synthetic data need no file.
     job_words = ["strategy=ddp", "dataset=synthetic", *job_words]
-    (request,) = compose(job_words, sweep=False, config_dir=config_dir)
-    if request.composed is None:
-        raise request.error or ConfigError("nothing to check")
-    tree = plain(request.composed)
+    tree = plain(compose_one(job_words, config_dir=config_dir))
     if (name := tree["launcher"]["name"]) != "slurm":
         raise ConfigError(
             f"launcher={name}: only launcher=slurm has a cluster to check; `daso-bench check` without it "

@@ -153,11 +153,13 @@ def resume(folder: Path) -> int:
     if not here:
         return code
     local.warm()
-    starter = _starter(console, Preparation(console))
+    ready = Preparation(console)
+    starter = _starter(console, ready)
     for run, config in here:
         display.say(console, f"{run.run_id}: goes on", "bold")
         try:
             run.cancel_file.unlink(missing_ok=True)
+            ready.check(config)
             outcome = starter(run, config)
         except (ConfigError, MachineError) as error:
             if len(here) == 1:
@@ -246,7 +248,7 @@ def _hand_over(
     ready = Preparation(console)
     for run in plan.runs:
         try:
-            directory = _directory_of(PlannedRun.of(run.config), ready)
+            directory = _directory_of(run, ready)
         except (ConfigError, MachineError) as error:
             run.directory.refuse(str(error))
             if words is None:
@@ -282,14 +284,14 @@ def _directory_of(run: PlannedRun, ready: Preparation) -> RunDirectory | None:
         directory = run.create_directory()
     elif state == "resumable" or state == "queued":
         directory.renew(config.tree)
-    ready(directory, config)
+    ready.record(directory, config)
     return directory
 
 
 def _starter(console: Console, ready: Preparation, *, show_end: bool = False) -> run_plan.Start:
     def start_run(directory: RunDirectory, config: RunConfig) -> Outcome:
         try:
-            ready(directory, config)
+            ready.record(directory, config)
             with display.progress(console, directory.run_id) as on_event:
                 outcome = launcher_of(config).run(directory, config, on_event)
         except (ConfigError, MachineError) as error:

@@ -13,8 +13,7 @@ from ...datasets.stream_seeds import stream_seed
 from ...models.spec import InputSpec
 from ...strategies.base import AsynchronousStrategy
 from ..communication.traffic import CountedCommunicator
-from ..config.checks import check_batch_norm
-from ..config.model_building import build, normalises
+from ..config.model_building import build, check_batch_norm, normalises
 from ..config.reader_config import PackedReader
 from ..config.run_config import RunConfig
 from ..config.tasks import Task
