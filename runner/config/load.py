@@ -20,7 +20,7 @@ from ...datasets.dataset import Dataset
 from ...models.spec import Model
 from ...strategies.base import Strategy
 from ...strategies.errors import ConfigError, one_of
-from ..records.seed_ranges import FRESH, phase_of
+from ..records.study_plan import FRESH, phase_of
 from ..records.trees import dump_yaml, load_yaml
 from .cluster import ClusterConfig
 from .compose import TOP_LEVEL, Request, compose, compose_one

@@ -22,7 +22,7 @@ from ..config.run_config import RunConfig
 from ..records import display
 from ..records.json_lines import write_json
 from ..records.run_directory import FAILED, OK, WRONG_REQUEST
-from ..records.seed_ranges import TRIAL, check_fair, phase_of, trial_seeds
+from ..records.study_plan import TRIAL, check_fair, phase_of, trial_seeds
 from ..report.data.load import load_run
 from ..report.statistics.welch import Times
 from . import start

@@ -11,7 +11,7 @@ from asking import code_of
 from daso_bench.runner.config.load import requests
 from daso_bench.runner.records.json_lines import read_json
 from daso_bench.runner.records.run_directory import WRONG_REQUEST
-from daso_bench.runner.records.seed_ranges import TRIAL
+from daso_bench.runner.records.study_plan import TRIAL
 from daso_bench.runner.studies import start
 from daso_bench.runner.studies.tune import Trial, baseline_of, common_times, trials_of, winner
 from daso_bench.runner.studies.tuned_study import StudyArm, arms_of
