@@ -414,7 +414,7 @@ class DASO(Strategy):
         if self.comm.local_rank == q:
             # A copy, never the live parameters: the optimizer writes them while the sum is on its way.
             transfer.buffer = self._filled(self.replica.flat)
-            transfer.work = self._sum_over_nodes(transfer.buffer, q)
+            transfer.work = self.comm.all_reduce(transfer.buffer, peers(q), async_op=True)
         self.pending.append(transfer)
 
     def _merge(self, transfer: Transfer, batch: int) -> None:
@@ -442,8 +442,8 @@ class DASO(Strategy):
     def _average(self, progress: Progress) -> None:
         last = progress.last_batch
         before = self.replica.flat() if last else None
-        compressed = self.reference is not None and self.phase(progress.epoch) != "cycling"
-        flat = self._average_over_nodes(self.replica.flat, progress.batch, compressed)
+        base = None if self.phase(progress.epoch) == "cycling" else self.reference
+        flat = self._average_over_nodes(self.replica.flat, progress.batch, base)
         self.replica.load(flat)
         self.equal = True
         if self.reference is not None:
@@ -454,38 +454,32 @@ class DASO(Strategy):
             spread = torch.linalg.vector_norm(before - mean) / norm
             self.spread = torch.where(norm > 0, spread, 0.0).item()
 
-    def _average_over_nodes(self, pack: Any, batch: int, compressed: bool = False) -> Tensor:
-        """Event A on what `pack(out)` writes: the mean over nodes [m+1], the count of stop requests last."""
+    def _average_over_nodes(self, pack: Any, batch: int, base: Tensor | None = None) -> Tensor:
+        """Event A on what `pack(out)` writes: the mean over nodes [m+1], the count of stop requests last.
+
+        base [m]: the last common parameters, where differences to them travel in 16 bits.
+        """
         q = self._advance()
         self.events.append((batch, "A", q))
         entered = self.comm.now()
         flat = self._filled(pack)
         if self.comm.local_rank == q:
-            if compressed:
-                self._average_differences(flat, q)
-            else:
-                work = self._sum_over_nodes(flat, q)
-                work.wait()
-                self.transfer_ns += work.transfer_ns() or 0
+            sent = flat
+            if base is not None:  # only differences are narrowed, so that small updates survive
+                sent = flat.clone()
+                sent[:-1] -= base
+                sent = sent.to(self.transport)
+            work = self.comm.all_reduce(sent, peers(q), async_op=True)
+            work.wait()
+            self.transfer_ns += work.transfer_ns() or 0
+            if base is None:
                 flat[:-1] /= self.nodes
+            else:
+                flat.copy_(sent)
+                flat[:-1] = base + flat[:-1] / self.nodes
             self.blocked_ns += self.comm.now() - entered
         self._spread_in_node(flat, q)
         return flat
-
-    def _average_differences(self, flat: Tensor, q: int) -> None:
-        """Only differences to the last common parameters are narrowed, so that small updates survive."""
-        assert self.reference is not None
-        narrow = flat.clone()
-        narrow[:-1] -= self.reference
-        narrow = narrow.to(self.transport)
-        work = self._sum_over_nodes(narrow, q)
-        work.wait()
-        self.transfer_ns += work.transfer_ns() or 0
-        flat.copy_(narrow)
-        flat[:-1] = self.reference + flat[:-1] / self.nodes
-
-    def _sum_over_nodes(self, buffer: Tensor, q: int) -> Work:
-        return self.comm.all_reduce(buffer, peers(q), async_op=True)
 
     def _spread_in_node(self, flat: Tensor, q: int) -> None:
         with self.comm.summing("inter"):  # the others wait here while their rank q sums
