@@ -13,12 +13,10 @@ from ...datasets.packed.packed_file import Packed
 from ...datasets.packed.readers import CounterTally, Reader
 from ...datasets.packed.record_order import EpochSlice, RecordOrder, chunked_order
 from ...strategies.errors import ConfigError, above, at_least, within
-from .launchers import LauncherConfig
 
 CHUNKS_A_NODE = 4  # at least: of so many each node draws its samples anew for each epoch
 ReaderOf = Callable[[Packed, Iterable[EpochSlice], int, CounterTally], Reader]
 """Makes the reader of a file of rank, or where one feeds all ranks of a node of node, of that number."""
-ORDER_ALONE = "its order alone: samples come from memory, and cluster.device says what data cost"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,13 +191,3 @@ class ChunkedShuffle(PackedReader):
 
 
 ReaderConfig = NoReader | PackedReader
-
-
-def reads(reader: ReaderConfig, launcher: LauncherConfig) -> bool:
-    """Whether files are read in training: not in virtual or emulated time, which has no disk."""
-    return isinstance(reader, PackedReader) and order_alone(launcher) is None
-
-
-def order_alone(launcher: LauncherConfig) -> str | None:
-    """Why a reader gives a run no more than the order of its samples, in words; None where it reads."""
-    return None if launcher.real_time else ORDER_ALONE

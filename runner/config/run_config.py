@@ -25,7 +25,7 @@ from .launchers import LAUNCHERS, LauncherConfig
 from .model_building import built, check_batch_norm, input_spec, normalises
 from .optimizers import Optimizer
 from .parts import RunInfo, StudyInfo, TrainConfig
-from .reader_config import NoReader, PackedReader, ReaderConfig, reads
+from .reader_config import NoReader, PackedReader, ReaderConfig
 from .schedules import Schedule
 from .typed import TARGET, part_name
 
@@ -270,7 +270,7 @@ def check_reader(run: RunConfig) -> None:
                 f"launcher.{key}={usual}, not {given}"
             )
     for key in ("cold", "warm"):
-        if getattr(reader, key) and not reads(reader, launcher):
+        if getattr(reader, key) and not launcher.real_time:
             raise ConfigError(f"reader.{key}=true: nothing is read with launcher={launcher.name}; take false")
     reader.file_of(run.dataset)
 

@@ -21,7 +21,6 @@ from ..communication.torch_communicator import TorchCommunicator
 from ..config import load
 from ..config.launchers import LocalConfig
 from ..config.model_building import build, input_spec
-from ..config.reader_config import order_alone
 from ..config.run_config import RunConfig
 from ..machine import gpu_facts
 from ..machine.cores import RunQueue
@@ -136,7 +135,7 @@ def _backend(
         callbacks=callbacks,
         remarks=tuple(remarks),
         untimed=gpus.untimed(comm.ranks_on_a_gpu),
-        make_workload=partial(workload_of, packed=packed, order_alone=order_alone(config.launcher)),
+        make_workload=partial(workload_of, packed=packed, reads=config.launcher.real_time),
     )
 
 

@@ -11,7 +11,6 @@ import torch
 from ...datasets.data import Data
 from ...strategies.topology import Topology
 from ..communication.link_costs import Network
-from ..config.reader_config import ORDER_ALONE
 from ..config.run_config import RunConfig
 from ..records.run_directory import Outcome
 from ..training.context import Backend, Listener, Rows, TrainContext
@@ -25,6 +24,8 @@ from .stacked_gradients import FEWEST, GradientPool
 from .timeline import Timeline
 from .timing_only import REMARK, TimedReplica, ghost_batches, scale_of
 from .virtual_time import Simulator
+
+READS = False  # packed files: a rank that waited for a disk would stop all of them
 
 
 @dataclass
@@ -140,8 +141,7 @@ def _backend(
         torch.device("cpu"),
         started_ns=0,
         spend=spend,
-        # A rank that waited for a disk would stop all of them.
-        make_workload=partial(workload_of, packed=packed, order_alone=ORDER_ALONE),
+        make_workload=partial(workload_of, packed=packed, reads=READS),
         remarks=remarks,
     )
 

@@ -45,13 +45,14 @@ def start(words: Sequence[str], *, multirun: bool, config_dir: Path | None, cwd:
     plan, console = plan_of(asked), display.make_console(goes_on=True)
     if many and external is None:
         return run_sweep(console, plan, with_report=of_study, words=words, config_dir=config_dir)
-    if external is not None and many:
-        return _hand_over(console, external, plan, words=words, with_report=of_study, config_dir=config_dir)
-    run = plan.only
-    display.say(console, run.title, "bold")
+    if not many:
+        display.say(console, plan.only.title, "bold")
     if external is not None:
-        return _hand_over(console, external, plan)
-    ready = Preparation(console)
+        asked_for = words if many else None
+        return _hand_over(
+            console, external, plan, words=asked_for, with_report=of_study, config_dir=config_dir
+        )
+    run, ready = plan.only, Preparation(console)
     # A requeued batch script repeats its command.
     resume = run.config.launcher.external
     directory, outcome = run_plan.run_one(run, _starter(console, ready), ready.check, resume=resume)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..communication.traffic import LINKS
-from ..config.reader_config import NoReader, order_alone
+from ..config.reader_config import NoReader
 from ..machine import gpu_facts, page_cache
 from ..records.target_crossing import best, crossing
 from .clock import PARTS, by_device
@@ -20,6 +20,7 @@ from .precision import LossScaler
 
 MUCH_LEFT_OUT = 0.01  # of steps
 MUCH_DATA = 0.1  # of training time
+ORDER_ALONE = "its order alone: samples come from memory, and cluster.device says what data cost"
 INPUT_BOUND = f"input-bound: more than {MUCH_DATA:.0%} of training time for data"
 
 
@@ -188,11 +189,11 @@ class TimeAccounting:
 
     def _reader_labels(self) -> list[str]:
         """Labels on the reader: its order, why no file was read, a page cache not as configured."""
-        reader, alone = self.context.config.reader, self.context.workload.order_alone
+        reader = self.context.config.reader
         if isinstance(reader, NoReader):
             return []
-        if alone is not None:
-            return [reader.words(), f"reader {reader.name}: {alone}"]
+        if self.context.loader.counters() is None:
+            return [reader.words(), f"reader {reader.name}: {ORDER_ALONE}"]
         lacking = float(self._of_all([self.context.loader.lacking], torch.float64).max())
         remark = page_cache.remark(cold=reader.cold, warm=reader.warm, lacking=lacking)
         return [reader.words(), *([] if remark is None else [remark])]
@@ -215,8 +216,8 @@ class TimeAccounting:
             waited_s = reader["reader"]["waited_s"] / self.context.comm.topology.ranks
             waited = min(1.0, waited_s / (parts["data"] / 1e9))
             return [f"{INPUT_BOUND} ({waited:.0%} of it waiting for the reader, the rest work of the rank)"]
-        virtual = order_alone(self.context.config.launcher) is not None
-        return [f"{INPUT_BOUND} ({'cluster.device' if virtual else 'launcher.loader_workers'})"]
+        cause = "launcher.loader_workers" if self.context.config.launcher.real_time else "cluster.device"
+        return [f"{INPUT_BOUND} ({cause})"]
 
     def _of_callbacks(self, *, finished: bool) -> dict[str, Any]:
         """The fields of the callbacks; they come last because callbacks may communicate."""
