@@ -40,7 +40,7 @@ import torch
 from torch import Tensor
 
 from .averaging import Mean, leader_mean, mean_of_snapshots, mix_buffers, samples_of_round, world_mean
-from .base import Strategy
+from .base import Strategy, require_uniform
 from .communicator import Communicator, Work
 from .errors import ConfigError, above, at_least, one_of
 from .gradients import DEFAULT_BUCKET_MIB
@@ -196,16 +196,13 @@ class DASO(Strategy):
 
     @classmethod
     def check(cls, config: DASOConfig, plan: Plan) -> None:
-        topology, epochs = plan.topology, plan.epochs
-        if not topology.uniform:
-            raise ConfigError(
-                f"daso needs the same number of ranks on every node, got {list(topology.ranks_of_nodes)}"
-            )
-        warmup, cooldown = config.blocking_epochs(epochs)
-        if warmup + cooldown >= epochs and not config.allow_no_cycling:
+        require_uniform(plan, "daso")
+        warmup, cooldown = config.blocking_epochs(plan.epochs)
+        if warmup + cooldown >= plan.epochs and not config.allow_no_cycling:
             raise ConfigError(
                 f"strategy.warmup_epochs={warmup} + strategy.cooldown_epochs={cooldown} leave no "
-                f"asynchronous epoch in train.epochs={epochs}: lower them, or strategy.allow_no_cycling=true"
+                f"asynchronous epoch in train.epochs={plan.epochs}: lower them, or "
+                "strategy.allow_no_cycling=true"
             )
 
     @classmethod
