@@ -23,6 +23,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from .communicator import Communicator
+from .errors import ConfigError
 from .progress import Plan, Progress
 from .replica import Replica
 from .topology import WORLD
@@ -228,6 +229,16 @@ class Strategy(ABC):
         `target_step`: steps until the target was reached; None: it was not.
         """
         return []
+
+
+def require_uniform(plan: Plan, what: str, others: str = "") -> None:
+    """Refuse nodes with different numbers of ranks, which `what` cannot divide; `others` says what can.
+
+    Raises ConfigError.
+    """
+    if not plan.topology.uniform:
+        given = list(plan.topology.ranks_of_nodes)
+        raise ConfigError(f"{what} needs the same number of ranks on every node, got {given}{others}")
 
 
 class AsynchronousStrategy(Strategy):

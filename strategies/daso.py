@@ -40,7 +40,7 @@ import torch
 from torch import Tensor
 
 from .averaging import Mean, leader_mean, mean_of_snapshots, mix_buffers, samples_of_round, world_mean
-from .base import Strategy
+from .base import Strategy, require_uniform
 from .communicator import Communicator, Work
 from .errors import ConfigError, above, at_least, one_of
 from .gradients import DEFAULT_BUCKET_MIB
@@ -196,16 +196,13 @@ class DASO(Strategy):
 
     @classmethod
     def check(cls, config: DASOConfig, plan: Plan) -> None:
-        topology, epochs = plan.topology, plan.epochs
-        if not topology.uniform:
-            raise ConfigError(
-                f"daso needs the same number of ranks on every node, got {list(topology.ranks_of_nodes)}"
-            )
-        warmup, cooldown = config.blocking_epochs(epochs)
-        if warmup + cooldown >= epochs and not config.allow_no_cycling:
+        require_uniform(plan, "daso")
+        warmup, cooldown = config.blocking_epochs(plan.epochs)
+        if warmup + cooldown >= plan.epochs and not config.allow_no_cycling:
             raise ConfigError(
                 f"strategy.warmup_epochs={warmup} + strategy.cooldown_epochs={cooldown} leave no "
-                f"asynchronous epoch in train.epochs={epochs}: lower them, or strategy.allow_no_cycling=true"
+                f"asynchronous epoch in train.epochs={plan.epochs}: lower them, or "
+                "strategy.allow_no_cycling=true"
             )
 
     @classmethod
@@ -414,7 +411,7 @@ class DASO(Strategy):
         if self.comm.local_rank == q:
             # A copy, never the live parameters: the optimizer writes them while the sum is on its way.
             transfer.buffer = self._filled(self.replica.flat)
-            transfer.work = self._sum_over_nodes(transfer.buffer, q)
+            transfer.work = self.comm.all_reduce(transfer.buffer, peers(q), async_op=True)
         self.pending.append(transfer)
 
     def _merge(self, transfer: Transfer, batch: int) -> None:
@@ -442,8 +439,8 @@ class DASO(Strategy):
     def _average(self, progress: Progress) -> None:
         last = progress.last_batch
         before = self.replica.flat() if last else None
-        compressed = self.reference is not None and self.phase(progress.epoch) != "cycling"
-        flat = self._average_over_nodes(self.replica.flat, progress.batch, compressed)
+        base = None if self.phase(progress.epoch) == "cycling" else self.reference
+        flat = self._average_over_nodes(self.replica.flat, progress.batch, base)
         self.replica.load(flat)
         self.equal = True
         if self.reference is not None:
@@ -454,38 +451,32 @@ class DASO(Strategy):
             spread = torch.linalg.vector_norm(before - mean) / norm
             self.spread = torch.where(norm > 0, spread, 0.0).item()
 
-    def _average_over_nodes(self, pack: Any, batch: int, compressed: bool = False) -> Tensor:
-        """Event A on what `pack(out)` writes: the mean over nodes [m+1], the count of stop requests last."""
+    def _average_over_nodes(self, pack: Any, batch: int, base: Tensor | None = None) -> Tensor:
+        """Event A on what `pack(out)` writes: the mean over nodes [m+1], the count of stop requests last.
+
+        base [m]: the last common parameters, where differences to them travel in 16 bits.
+        """
         q = self._advance()
         self.events.append((batch, "A", q))
         entered = self.comm.now()
         flat = self._filled(pack)
         if self.comm.local_rank == q:
-            if compressed:
-                self._average_differences(flat, q)
-            else:
-                work = self._sum_over_nodes(flat, q)
-                work.wait()
-                self.transfer_ns += work.transfer_ns() or 0
+            sent = flat
+            if base is not None:  # only differences are narrowed, so that small updates survive
+                sent = flat.clone()
+                sent[:-1] -= base
+                sent = sent.to(self.transport)
+            work = self.comm.all_reduce(sent, peers(q), async_op=True)
+            work.wait()
+            self.transfer_ns += work.transfer_ns() or 0
+            if base is None:
                 flat[:-1] /= self.nodes
+            else:
+                flat.copy_(sent)
+                flat[:-1] = base + flat[:-1] / self.nodes
             self.blocked_ns += self.comm.now() - entered
         self._spread_in_node(flat, q)
         return flat
-
-    def _average_differences(self, flat: Tensor, q: int) -> None:
-        """Only differences to the last common parameters are narrowed, so that small updates survive."""
-        assert self.reference is not None
-        narrow = flat.clone()
-        narrow[:-1] -= self.reference
-        narrow = narrow.to(self.transport)
-        work = self._sum_over_nodes(narrow, q)
-        work.wait()
-        self.transfer_ns += work.transfer_ns() or 0
-        flat.copy_(narrow)
-        flat[:-1] = self.reference + flat[:-1] / self.nodes
-
-    def _sum_over_nodes(self, buffer: Tensor, q: int) -> Work:
-        return self.comm.all_reduce(buffer, peers(q), async_op=True)
 
     def _spread_in_node(self, flat: Tensor, q: int) -> None:
         with self.comm.summing("inter"):  # the others wait here while their rank q sums

@@ -37,9 +37,9 @@ from typing import Any
 
 import torch
 
-from .base import Strategy
+from .base import Strategy, require_uniform
 from .communicator import Communicator
-from .errors import ConfigError, above, at_least, one_of
+from .errors import above, at_least, one_of
 from .gradients import Reduction, by_samples, uniform
 from .progress import Plan, Progress
 from .reductions import Flat, HalfPrecision, Hierarchical, PowerSGD, Sliced
@@ -91,11 +91,8 @@ class DDP(Strategy):
 
     @classmethod
     def check(cls, config: DDPConfig, plan: Plan) -> None:
-        if config.algorithm == "sliced" and not plan.topology.uniform:
-            raise ConfigError(
-                "strategy.algorithm=sliced: needs the same number of ranks on every node, got "
-                f"{list(plan.topology.ranks_of_nodes)}; hierarchical does not"
-            )
+        if config.algorithm == "sliced":
+            require_uniform(plan, "strategy.algorithm=sliced:", "; hierarchical does not")
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.replica, self.comm = replica, comm

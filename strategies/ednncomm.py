@@ -29,6 +29,7 @@ from typing import Any
 from torch import Tensor
 
 from .averaging import PeriodicStrategy, check_policies, leader_mean, samples_of_round, world_mean
+from .base import require_uniform
 from .communicator import Communicator
 from .errors import ConfigError, above, at_least, one_of
 from .gradients import DEFAULT_BUCKET_MIB
@@ -95,11 +96,8 @@ class EDNNComm(PeriodicStrategy):
 
     @classmethod
     def check(cls, config: EDNNCommConfig, plan: Plan) -> None:
-        if config.exchange == "sliced" and not plan.topology.uniform:
-            raise ConfigError(
-                "strategy.exchange=sliced needs the same number of ranks on every node, got "
-                f"{list(plan.topology.ranks_of_nodes)}; leader and world do not"
-            )
+        if config.exchange == "sliced":
+            require_uniform(plan, "strategy.exchange=sliced", "; leader and world do not")
 
     @classmethod
     def communication_share(cls, config: EDNNCommConfig, plan: Plan, steps: int) -> float:

@@ -405,9 +405,7 @@ class Heterogeneous(Strategy):
             [min(max(round(samples), low), high) for samples in (piece / 2, piece, 2 * piece)]
             for piece, (low, high) in zip(usual, limits, strict=True)
         ]
-        entered = self.comm.now()
         times = self._time(sizes[self.comm.rank], STEPS)
-        self.measuring_s += (self.comm.now() - entered) / 1e9
         medians = [[median(steps) for steps in of_rank] for of_rank in times]
         affine = config.calibration_model == "affine"
         # With noise as slope one rank could get all samples by chance; and lines through 0 cannot be balanced
@@ -432,10 +430,7 @@ class Heterogeneous(Strategy):
     def _rebalance(self, epoch: int, total: int) -> None:
         old = self.batches
         if self.config.rebalance_timing == "probe":
-            entered = self.comm.now()
-            measured = self._time([old[self.comm.rank]], PROBE_STEPS)
-            self.measuring_s += (self.comm.now() - entered) / 1e9
-            times = [median(steps) for (steps,) in measured]
+            times = [median(steps) for (steps,) in self._time([old[self.comm.rank]], PROBE_STEPS)]
         else:
             times = self.forward_s
         if not times:  # the epoch had no full step to time
@@ -453,11 +448,12 @@ class Heterogeneous(Strategy):
 
         Ranks meet before each size, so that all are busy at once, and nothing that is timed waits for others.
         """
-        seconds: list[float] = []
+        entered, seconds = self.comm.now(), list[float]()
         for size in sizes:
             self.comm.barrier(WORLD)
             seconds += self.replica.time_steps(size, WARMUP_STEPS + steps)[WARMUP_STEPS:]
         by_rank = self.comm.gather(torch.tensor(seconds, dtype=torch.float64))
+        self.measuring_s += (self.comm.now() - entered) / 1e9
         return by_rank.view(self.ranks, len(sizes), steps).tolist()
 
 

@@ -45,7 +45,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .base import Strategy
+from .base import Strategy, require_uniform
 from .communicator import Communicator, Link
 from .errors import ConfigError, one_of
 from .progress import Plan, Progress
@@ -127,11 +127,8 @@ class HSGD(Strategy):
 
     @classmethod
     def check(cls, config: HSGDConfig, plan: Plan) -> None:
-        if config.partition == "tensor" and not plan.topology.uniform:
-            raise ConfigError(
-                "strategy.partition=tensor: needs the same number of ranks on every node, got "
-                f"{list(plan.topology.ranks_of_nodes)}; column does not"
-            )
+        if config.partition == "tensor":
+            require_uniform(plan, "strategy.partition=tensor:", "; column does not")
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.replica, self.comm = replica, comm

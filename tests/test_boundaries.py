@@ -143,7 +143,6 @@ def test_the_runner_has_its_rooms_and_no_loose_file():
 
 # Several modules may have one name only for a reason.
 SAME_NAME = {
-    "checks": "of a run's configuration, and of a strategy by the conformance kit",
     "load": "of a configuration, and of run directories",
 }
 

@@ -4,9 +4,9 @@ That function is imported only when its command is given: `--help` and `list` an
 """
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ...strategies.errors import ConfigError
 from ..config import groups
@@ -23,6 +23,13 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise ConfigError: a wrong option is one sentence and exit code 2, like any other wrong request."""
         raise ConfigError(f"{message} ({self.prog} --help)")
+
+    def values(self, arguments: Sequence[str]) -> dict[str, Any]:
+        """The options by name, words and options in any order; `config_dir` as of `folder_of`."""
+        options = vars(self.parse_intermixed_args(arguments))
+        if "config_dir" in options:
+            options["config_dir"] = folder_of(options["config_dir"])
+        return options
 
 
 def parser_of(command: str, about: str = "", *, words: str = "", some: bool = False) -> Parser:
@@ -237,20 +244,12 @@ def _pilot(arguments: list[str]) -> int:
     parser.add_argument("--runs", type=int, default=10, help="how many, 10 or more (default: %(default)s)")
     parser.add_argument("--reference", action="store_true", help="store samples to target instead")
     parser.add_argument("--output", type=Path, metavar="DIR", help="with --reference: its folder")
-    options = parser.parse_intermixed_args(arguments)
-    if options.output is not None and not options.reference:
-        raise ConfigError(f"--output {options.output}: belongs to --reference")
+    options = parser.values(arguments)
+    if options["output"] is not None and not options["reference"]:
+        raise ConfigError(f"--output {options['output']}: belongs to --reference")
     from ..studies.pilot import pilot
 
-    return pilot(
-        options.words,
-        runs=options.runs,
-        reference=options.reference,
-        output=options.output,
-        config_dir=folder_of(options.config_dir),
-        cwd=Path.cwd(),
-        dry_run=options.dry_run,
-    )
+    return pilot(cwd=Path.cwd(), **options)
 
 
 _TUNE_HELP = """\
@@ -271,19 +270,12 @@ was stopped.
 def _tune(arguments: list[str]) -> int:
     parser = parser_of("tune", _TUNE_HELP, words="+study=NAME | KEY=VALUE", some=True)
     add_dry_run(parser)
-    parser.add_argument(
-        "--trials", type=int, help="of each arm, a power of two, 4 or more (default: study.tune_trials, 16)"
-    )
-    options = parser.parse_intermixed_args(arguments)
+    about = "of each arm, a power of two, 4 or more (default: study.tune_trials, 16)"
+    parser.add_argument("--trials", type=int, dest="count", metavar="TRIALS", help=about)
+    options = parser.values(arguments)
     from ..studies.tune import tune
 
-    return tune(
-        options.words,
-        count=options.trials,
-        config_dir=folder_of(options.config_dir),
-        cwd=Path.cwd(),
-        dry_run=options.dry_run,
-    )
+    return tune(cwd=Path.cwd(), **options)
 
 
 _DOCTOR_HELP = """\
@@ -299,11 +291,11 @@ daso-bench check launcher=slurm.
 def _doctor(arguments: list[str]) -> int:
     parser = parser_of("doctor", _DOCTOR_HELP)
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE")
-    parser.add_argument("--json", action="store_true", help="for machines")
-    options = parser.parse_intermixed_args(arguments)
+    parser.add_argument("--json", action="store_true", dest="as_json", help="for machines")
+    options = parser.values(arguments)
     from ..doctor.doctor_command import doctor
 
-    return doctor(options.words, cwd=Path.cwd(), as_json=options.json)
+    return doctor(cwd=Path.cwd(), **options)
 
 
 _CALIBRATE_HELP = """\
@@ -324,17 +316,11 @@ def _calibrate(arguments: list[str]) -> int:
         "--output", type=Path, metavar="DIR", help="default: the folder of --config-dir, or calibrated"
     )
     parser.add_argument("--force", action="store_true", help="replace the cluster if it is there")
-    options = parser.parse_intermixed_args(arguments)
+    options = parser.values(arguments)
+    options["output"] = options["output"] or options["config_dir"] or Path("calibrated")
     from ..doctor.calibrate_command import calibrate
 
-    return calibrate(
-        options.words,
-        name=options.name,
-        output=options.output or Path(options.config_dir or "calibrated"),
-        force=options.force,
-        config_dir=folder_of(options.config_dir),
-        cwd=Path.cwd(),
-    )
+    return calibrate(cwd=Path.cwd(), **options)
 
 
 _VALIDATE_HELP = """\
@@ -372,10 +358,10 @@ def _prepare(arguments: list[str]) -> int:
     parser = parser_of(
         "prepare", _PREPARE_HELP, words="dataset=NAME | dataset.KEY=VALUE | reader=NAME | ...", some=True
     )
-    options = parser.parse_intermixed_args(arguments)
+    options = parser.values(arguments)
     from ..studies.prepare_data import prepare
 
-    return prepare(options.words, config_dir=folder_of(options.config_dir), cwd=Path.cwd())
+    return prepare(cwd=Path.cwd(), **options)
 
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {

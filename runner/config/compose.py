@@ -100,6 +100,14 @@ def compose(words: Sequence[str], *, sweep: bool, config_dir: Path | None = None
     return collector.requests
 
 
+def compose_one(words: Sequence[str], *, config_dir: Path | None = None) -> DictConfig:
+    """The one configuration that `words` ask for, not checked yet. Raises ConfigError."""
+    first, *others = compose(words, sweep=False, config_dir=config_dir)
+    if others or first.composed is None:
+        raise first.error or ConfigError("a study is many runs; choose without +study")
+    return first.composed
+
+
 def _cores(*numbers: object) -> int:
     """`${cores:TIMES,OVER,NODES}` in a configuration: of the usable cores of this machine TIMES so many,
     shared by OVER, at least 1; and that on each of NODES machines like it.

@@ -1,8 +1,8 @@
 """From the user's words, or a run's `config.yaml`, to checked runs, and back to YAML.
 
-One pass: compose (Hydra), fill in `auto`, make typed parts, change what the run's role in the study changes,
-check (`checks.py`). The front end asks `requests` or `run_config` once and hands the runs on; ranks, `resume`
-and `report` use `load`: they read `config.yaml` of the run directory and never compose.
+One pass: compose (Hydra), fill in `auto`, make typed parts, check (`run_config.CHECKS`), change what the
+run's role in the study changes. The front end asks `requests` or `run_config` once and hands the runs on;
+ranks, `resume` and `report` use `load`: they read `config.yaml` of the run directory and never compose.
 """
 
 import dataclasses
@@ -20,10 +20,10 @@ from ...datasets.dataset import Dataset
 from ...models.spec import Model
 from ...strategies.base import Strategy
 from ...strategies.errors import ConfigError, one_of
-from ..records.seed_ranges import FRESH, phase_of
+from ..records.study_plan import FRESH, phase_of
 from ..records.trees import dump_yaml, load_yaml
 from .cluster import ClusterConfig
-from .compose import TOP_LEVEL, Request, compose
+from .compose import TOP_LEVEL, Request, compose, compose_one
 from .launchers import LAUNCHERS, LauncherConfig
 from .optimizers import Optimizer
 from .parts import RunInfo, StudyInfo, TrainConfig
@@ -62,10 +62,15 @@ def requests(
 
 def run_config(words: Sequence[str], *, cwd: Path, config_dir: Path | None = None) -> RunConfig:
     """The one run that `words` ask for. Raises ConfigError where it is refused."""
-    (request,) = requests(words, sweep=False, config_dir=config_dir, cwd=cwd)
-    if request.config is None:
-        raise request.error or ConfigError("nothing to run")
-    return request.config
+    return from_composed(compose_one(words, config_dir=config_dir), cwd)
+
+
+def data_of(
+    words: Sequence[str], *, cwd: Path, config_dir: Path | None = None
+) -> tuple[Dataset, ReaderConfig]:
+    """The data set and the reader that `words` choose, for a command without a run. Raises ConfigError."""
+    tree = plain(compose_one(words, config_dir=config_dir))
+    return dataset_of(tree, cwd), reader_of(tree, cwd)
 
 
 def load(path: Path) -> RunConfig:
@@ -122,21 +127,15 @@ def from_composed(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> RunConfig:
     return in_its_role(config)
 
 
-def dataset_of(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> Dataset:
-    """The checked data set of a composed configuration; relative paths count from `cwd`.
-
-    Raises ConfigError.
-    """
-    keys = _with_absolute(plain(cfg)["dataset"], ("root", "prepared"), cwd)
+def dataset_of(tree: Mapping[str, Any], cwd: Path) -> Dataset:
+    """The checked data set of a configuration; relative paths count from `cwd`. Raises ConfigError."""
+    keys = _with_absolute(tree["dataset"], ("root", "prepared"), cwd)
     return _part({"dataset": keys}, "dataset", Dataset, "a method load")
 
 
-def reader_of(cfg: DictConfig | Mapping[str, Any], cwd: Path) -> ReaderConfig:
-    """The checked reader of a composed configuration; a relative path counts from `cwd`.
-
-    Raises ConfigError.
-    """
-    keys = _with_absolute(plain(cfg)["reader"], ("path",), cwd)
+def reader_of(tree: Mapping[str, Any], cwd: Path) -> ReaderConfig:
+    """The checked reader of a configuration; a relative path counts from `cwd`. Raises ConfigError."""
+    keys = _with_absolute(tree["reader"], ("path",), cwd)
     return typed(locate_target(keys, "reader"), keys, "reader")
 
 

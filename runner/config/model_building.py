@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from ...datasets.dataset import Dataset
+from ...datasets.sampler import Sampler
 from ...models.spec import InputSpec, Model
 from ...strategies.errors import ConfigError
 
@@ -65,6 +66,30 @@ def built(model: Model, spec: InputSpec) -> nn.Module:
         raise
     except ValueError as error:
         raise ConfigError(f"model: {error}") from error
+
+
+def check_batch_norm(sampler: Sampler, parts: int) -> None:
+    """Refuse batches of which a rank, or a part, has one sample, for a model with batch normalisation.
+
+    Raises ConfigError.
+    """
+    last = sampler.steps_per_epoch - 1
+    of_first, of_last = (min(sampler.samples_of_rank(batch)) // parts for batch in (0, last))
+    if of_first >= 2 and of_last >= 2:
+        return
+    size, ranks = sampler.global_batch_size, sampler.ranks
+    of_parts = f" x {parts} parts (train.accumulate)" if parts > 1 else ""
+    if of_first < 2:
+        way_out = f"use at least 2 x {ranks} ranks{of_parts}"
+    else:
+        way_out = (
+            f"the last batch of an epoch has {sampler.sizes(last)} samples, and needs 2 x {ranks} "
+            f"ranks{of_parts}; leave it out with train.short_batch=drop, or take another size"
+        )
+    raise ConfigError(
+        f"train.global_batch_size={size}: gives a rank one sample at a time, which batch normalisation "
+        f"refuses; {way_out}"
+    )
 
 
 def check_build(model: Model, spec: InputSpec) -> None:

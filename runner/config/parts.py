@@ -1,26 +1,8 @@
-"""The parts of a run: the keys below `train`, `run` and `study`, and all parts together.
+"""The keys below `train`, `run` and `study`; a part checks the ranges of its own keys."""
 
-A part checks the ranges of its own keys; what two parts do not allow together: `checks.py`.
-"""
+from dataclasses import dataclass
 
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
-
-from ...datasets.dataset import Dataset
-from ...datasets.sampler import Sampler
-from ...models.spec import Model
-from ...strategies.base import Strategy
 from ...strategies.errors import ConfigError, above, at_least, one_of, within
-from ...strategies.progress import Plan
-from ...strategies.topology import Topology
-from . import tasks
-from .cluster import ClusterConfig
-from .launchers import LauncherConfig
-from .optimizers import Optimizer
-from .reader_config import NoReader, ReaderConfig
-from .schedules import Schedule
-from .typed import part_name
 
 STOPS = ("budget", "confirmed", "first")
 EVAL_SPLITS = ("test", "validation")
@@ -153,60 +135,3 @@ def check_trials(trials: int, key: str = "study.tune_trials") -> None:
     """Raises ConfigError unless `trials` is a power of two, 4 or more: other numbers of points are uneven."""
     if trials < FEWEST_TRIALS or trials & (trials - 1):
         raise ConfigError(f"{key}={trials}: must be a power of two, {FEWEST_TRIALS} or more")
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunParts:
-    """All parts of one run. `strategy` is an instance of `strategy_class.Config`."""
-
-    strategy_class: type[Strategy]
-    strategy: Any
-    model: Model
-    dataset: Dataset
-    optimizer: Optimizer
-    schedule: Schedule
-    cluster: ClusterConfig
-    launcher: LauncherConfig
-    train: TrainConfig
-    seed: int
-    run: RunInfo
-    study: StudyInfo
-    results_dir: Path
-    reader: ReaderConfig = field(default_factory=NoReader)
-
-    @property
-    def strategy_name(self) -> str:
-        """The strategy's name for people: its `name` if it has one, else the name of its file."""
-        return part_name(self.strategy_class)
-
-    def task(self, classes: int) -> tasks.Task:
-        """The task on data of so many classes. Raises ConfigError where they are too few for the target."""
-        tasks.check_top5(self.train.target_metric, classes)
-        kind = tasks.kind_of(self.dataset.task, "dataset")
-        return kind(classes=classes, label_smoothing=self.train.label_smoothing)
-
-    def plan(self) -> Plan:
-        """The plan that the strategy checks, as far as it is known before the data are loaded."""
-        train, sampler = self.train, self.sampler()
-        per_epoch = None if sampler is None else sampler.steps_per_epoch
-        steps = None if per_epoch is None else per_epoch * train.epochs
-        if train.max_steps is not None:
-            steps = train.max_steps if steps is None else min(steps, train.max_steps)
-        topology = Topology.of(self.cluster.ranks_of_nodes)
-        return Plan(topology, train.epochs, train.global_batch_size, per_epoch, steps)
-
-    def sampler(self) -> Sampler | None:
-        """How an epoch is cut; None while the number of samples is not known. Raises ConfigError."""
-        samples = self.dataset.info().samples
-        if samples is None:
-            return None
-        try:
-            return Sampler(
-                samples["train"],
-                self.train.global_batch_size,
-                self.cluster.ranks,
-                0,
-                short_batch=self.train.short_batch,
-            )
-        except ValueError as error:
-            raise ConfigError(str(error)) from error

@@ -13,12 +13,10 @@ from ...datasets.packed.packed_file import Packed
 from ...datasets.packed.readers import CounterTally, Reader
 from ...datasets.packed.record_order import EpochSlice, RecordOrder, chunked_order
 from ...strategies.errors import ConfigError, above, at_least, within
-from .launchers import LauncherConfig
 
 CHUNKS_A_NODE = 4  # at least: of so many each node draws its samples anew for each epoch
 ReaderOf = Callable[[Packed, Iterable[EpochSlice], int, CounterTally], Reader]
 """Makes the reader of a file of rank, or where one feeds all ranks of a node of node, of that number."""
-ORDER_ALONE = "its order alone: samples come from memory, and cluster.device says what data cost"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +65,19 @@ class PackedReader(ABC):
 
     def check(self, packed: Packed, nodes: int) -> None:  # noqa: B027 (most take every file)
         """Refuse a file with which the order is not what the reader promises. Raises ConfigError."""
+
+    def file_of(self, dataset: Dataset) -> Path:
+        """Where the packed file of `dataset` is, or will be. Raises ConfigError where the user has to say."""
+        if self.path:
+            return Path(self.path)
+        order = "unshuffled" if self.shuffle_seed is None else f"shuffled{self.shuffle_seed}"
+        beside = dataset.beside()
+        if beside is None:
+            raise ConfigError(
+                f"reader={self.name}: {dataset.name} has no folder of its own for a packed file; say where "
+                "it is to be: reader.path=FILE"
+            )
+        return beside.with_name(f"{beside.name}-{order}.packed")
 
     def words(self) -> str:
         """In which order samples come, for people."""
@@ -180,27 +191,3 @@ class ChunkedShuffle(PackedReader):
 
 
 ReaderConfig = NoReader | PackedReader
-
-
-def path_of(dataset: Dataset, reader: PackedReader) -> Path:
-    """Where the packed file of `dataset` is, or will be. Raises ConfigError where the user has to say."""
-    if reader.path:
-        return Path(reader.path)
-    order = "unshuffled" if reader.shuffle_seed is None else f"shuffled{reader.shuffle_seed}"
-    beside = dataset.beside()
-    if beside is None:
-        raise ConfigError(
-            f"reader={reader.name}: {dataset.name} has no folder of its own for a packed file; say where "
-            "it is to be: reader.path=FILE"
-        )
-    return beside.with_name(f"{beside.name}-{order}.packed")
-
-
-def reads(reader: ReaderConfig, launcher: LauncherConfig) -> bool:
-    """Whether files are read in training: not in virtual or emulated time, which has no disk."""
-    return isinstance(reader, PackedReader) and order_alone(launcher) is None
-
-
-def order_alone(launcher: LauncherConfig) -> str | None:
-    """Why a reader gives a run no more than the order of its samples, in words; None where it reads."""
-    return None if launcher.real_time else ORDER_ALONE

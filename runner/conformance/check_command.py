@@ -12,7 +12,7 @@ from rich.text import Text
 from ...strategies.base import Strategy
 from ...strategies.errors import ConfigError
 from ..config import groups
-from ..config.compose import compose
+from ..config.compose import compose_one
 from ..config.overrides import key_of
 from ..config.typed import locate_target, plain, typed
 from ..machine.cores import usable_cores
@@ -163,10 +163,8 @@ def asked(words: Sequence[str], config_dir: Path | None = None) -> tuple[list[st
 
 
 def _candidate(name: str, overrides: Sequence[str], config_dir: Path | None) -> tuple[Candidate, list[str]]:
-    (request,) = compose([f"strategy={name}", *overrides], sweep=False, config_dir=config_dir)
-    if request.composed is None:
-        raise request.error or ConfigError(f"strategy={name}: cannot be composed")
-    keys = plain(request.composed.strategy, "strategy")
+    composed = compose_one([f"strategy={name}", *overrides], config_dir=config_dir)
+    keys = plain(composed.strategy, "strategy")
     kind = locate_target(keys, "strategy")
     if not issubclass(kind, Strategy):
         raise ConfigError(f"strategy={name}: {kind.__name__} is not a subclass of {BUILTIN}base.Strategy")

@@ -5,7 +5,7 @@ ranks found in the way of `daso-bench doctor`.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ...strategies.errors import ConfigError, MachineError
 from ..config.cluster import ClusterConfig
-from ..config.compose import compose
+from ..config.compose import compose_one
 from ..config.launchers import SlurmConfig
 from ..config.load import from_composed
 from ..config.overrides import key_of
@@ -93,10 +93,7 @@ def request(
     strategies = tuple(candidate for candidate, _ in candidates(strategy_words, config_dir))
     # The configuration's own strategy and data are not used; synthetic data need no file.
     job_words = ["strategy=ddp", "dataset=synthetic", *job_words]
-    (request,) = compose(job_words, sweep=False, config_dir=config_dir)
-    if request.composed is None:
-        raise request.error or ConfigError("nothing to check")
-    tree = plain(request.composed)
+    tree = plain(compose_one(job_words, config_dir=config_dir))
     if (name := tree["launcher"]["name"]) != "slurm":
         raise ConfigError(
             f"launcher={name}: only launcher=slurm has a cluster to check; `daso-bench check` without it "
@@ -233,17 +230,22 @@ def show(console: Console, result: Mapping[str, Any]) -> None:
     parts = [f"{name} {versions[key]}" for key, name in names if versions.get(key)]
     display.say(console, "")
     display.say(console, f"Ranks ({', '.join([result['backend'], *parts])})", "bold")
-    console.print(_ranks(result["rows"]))
-    _more(console, len(result["rows"]) - SHOWN_RANKS, "ranks")
-    if result.get("pairs"):
+    rows, pairs = result["rows"], result.get("pairs") or []
+    columns = ("rank", "node", "host", "cores", "threads", "device")
+    _print_table(console, columns, map(_of_rank, rows[:SHOWN_RANKS]))
+    _more(console, len(rows) - SHOWN_RANKS, "ranks")
+    if pairs:
         remark = result.get("pairs_remark")
         title = "Links between nodes" + (f" ({remark}; slowest first)" if remark else "")
         display.say(console, title, "bold")
-        console.print(_links(result["pairs"]))
-        _more(console, len(result["pairs"]) - SHOWN_LINKS, "links")
+        if len(pairs) > SHOWN_LINKS:
+            pairs = sorted(pairs, key=lambda pair: pair["rate_gbit"])
+        columns = ("pair", "latency", "rate", "there, back", "backend")
+        _print_table(console, columns, map(_of_link, pairs[:SHOWN_LINKS]))
+        _more(console, len(pairs) - SHOWN_LINKS, "links")
     if result.get("collectives"):
         display.say(console, "all_reduce over all ranks", "bold")
-        console.print(_sums(result["collectives"]))
+        _print_table(console, ("size", "time", "bus bandwidth"), map(_of_sum, result["collectives"]))
     if result["contracts"]:
         display.say(console, "Contract: a small run over this network, as in virtual time", "bold")
     for contract in result["contracts"]:
@@ -253,49 +255,30 @@ def show(console: Console, result: Mapping[str, Any]) -> None:
         console.print(line, soft_wrap=True)
 
 
-def _ranks(rows: Sequence[Mapping[str, Any]]) -> Table:
-    table = _table("rank", "node", "host", "cores", "threads", "device")
-    for row in rows[:SHOWN_RANKS]:
-        table.add_row(
-            str(row["rank"]),
-            str(row["node"]),
-            row["host"],
-            str(len(row["cores"])),
-            str(row["threads"]),
-            row["device"] + (f" ({row['device_name']})" if row["device_name"] else ""),
-        )
-    return table
+def _of_rank(row: Mapping[str, Any]) -> tuple[str, ...]:
+    device = row["device"] + (f" ({row['device_name']})" if row["device_name"] else "")
+    numbers = str(row["rank"]), str(row["node"]), row["host"], str(len(row["cores"])), str(row["threads"])
+    return *numbers, device
 
 
-def _links(pairs: Sequence[Mapping[str, Any]]) -> Table:
-    table = _table("pair", "latency", "rate", "there, back", "backend")
-    if len(pairs) > SHOWN_LINKS:
-        pairs = sorted(pairs, key=lambda pair: pair["rate_gbit"])[:SHOWN_LINKS]
-    for pair in pairs:
-        there, back = pair["rate_gbit_each_way"]
-        table.add_row(
-            f"{pair['a']} - {pair['b']}",
-            f"{pair['latency_us']:.0f} µs",
-            f"{pair['rate_gbit']:.3g} Gbit/s",
-            f"{there:.3g}, {back:.3g}",
-            pair["backend"],
-        )
-    return table
+def _of_link(pair: Mapping[str, Any]) -> tuple[str, ...]:
+    name, latency = f"{pair['a']} - {pair['b']}", f"{pair['latency_us']:.0f} µs"
+    there, back = pair["rate_gbit_each_way"]
+    return name, latency, f"{pair['rate_gbit']:.3g} Gbit/s", f"{there:.3g}, {back:.3g}", pair["backend"]
 
 
-def _sums(collectives: Sequence[Mapping[str, Any]]) -> Table:
-    table = _table("size", "time", "bus bandwidth")
-    for row in collectives:
-        took, bus = f"{1e3 * row['seconds']:.3g} ms", f"{row['bus_gbit']:.3g} Gbit/s"
-        table.add_row(display.size(row["bytes"]), took, bus)
-    return table
+def _of_sum(row: Mapping[str, Any]) -> tuple[str, ...]:
+    bus = f"{row['bus_gbit']:.3g} Gbit/s"
+    return display.size(row["bytes"]), f"{1e3 * row['seconds']:.3g} ms", bus
 
 
-def _table(*columns: str) -> Table:
+def _print_table(console: Console, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, overflow="fold")
-    return table
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
 
 
 def _more(console: Console, count: int, what: str) -> None:

@@ -21,7 +21,6 @@ from ..communication.torch_communicator import TorchCommunicator
 from ..config import load
 from ..config.launchers import LocalConfig
 from ..config.model_building import build, input_spec
-from ..config.reader_config import order_alone
 from ..config.run_config import RunConfig
 from ..machine import gpu_facts
 from ..machine.cores import RunQueue
@@ -44,7 +43,7 @@ from ..training.torch_replica import TorchReplica
 from ..training.trainer import Trainer
 from ..training.workload import workload_of
 from .emulated.validity_checks import ValidityChecks
-from .rank_process import Link, RankTask
+from .rank_process import Link, Meeting, RankTask
 
 
 class NodeLost(ExpectedEnd):
@@ -81,8 +80,26 @@ def run_rank(task: RankTask, link: Link) -> None:
     with data_errors(config.dataset):
         data = config.dataset.load()
     check_same_data(run_dir, data.files)
-    packed = of_run(config.dataset, config.reader, data)
-    queue = RunQueue()
+    backend = _backend(config, comm, meeting, data, started)
+    with RecordWriter(RunDirectory(run_dir).rank_records(task.rank)) as rows:
+        metrics = RecordWriter(run_dir / "metrics.jsonl") if task.rank == 0 else None
+        context = TrainContext(config, backend, data, rows, metrics, link, attempt, run_dir / "checkpoints")
+        with image_errors(config.dataset):
+            result = Trainer(context).run()
+        if metrics is not None:
+            metrics.close()
+    comm.barrier(WORLD)
+    link.finish(result.status, result.summary if task.rank == 0 else None, result.reason)
+    if task.rank == 0 and result.status == "finished":
+        checkpoint.drop_resume_states(run_dir / "checkpoints")
+    comm.close()
+
+
+def _backend(
+    config: RunConfig, comm: TorchCommunicator, meeting: Meeting, data: Data, started_ns: int
+) -> Backend:
+    """The backend of a rank, with the checks and the slowed device of an emulated run."""
+    packed, queue = of_run(config.dataset, config.reader, data), RunQueue()
     callbacks: list[Callback] = [RunQueueTime(queue, comm)]
     remarks: list[str] = []
     emulated: ClusterDevice | None = None
@@ -107,31 +124,19 @@ def run_rank(task: RankTask, link: Link) -> None:
         if emulated is not None:
             time.sleep(emulated.spend_ns(what, samples) / 1e9)
 
-    backend = Backend(
+    return Backend(
         config.launcher.name,
         comm,
         make_replica,
         comm.device,
         common_clock=meeting.one_clock,
-        started_ns=started,
+        started_ns=started_ns,
         spend=spend,
         callbacks=callbacks,
         remarks=tuple(remarks),
         untimed=gpus.untimed(comm.ranks_on_a_gpu),
-        make_workload=partial(workload_of, packed=packed, order_alone=order_alone(config.launcher)),
+        make_workload=partial(workload_of, packed=packed, reads=config.launcher.real_time),
     )
-    with RecordWriter(RunDirectory(run_dir).rank_records(task.rank)) as rows:
-        metrics = RecordWriter(run_dir / "metrics.jsonl") if task.rank == 0 else None
-        context = TrainContext(config, backend, data, rows, metrics, link, attempt, run_dir / "checkpoints")
-        with image_errors(config.dataset):
-            result = Trainer(context).run()
-        if metrics is not None:
-            metrics.close()
-    comm.barrier(WORLD)
-    link.finish(result.status, result.summary if task.rank == 0 else None, result.reason)
-    if task.rank == 0 and result.status == "finished":
-        checkpoint.drop_resume_states(run_dir / "checkpoints")
-    comm.close()
 
 
 def meet(task: RankTask) -> tuple[RunConfig, TorchCommunicator]:

@@ -21,7 +21,7 @@ from ...strategies.errors import MachineError
 from ...strategies.topology import Topology
 from ..config.launchers import ExternalConfig
 from ..machine.cores import Room, apart, timing_reasons
-from ..machine.interfaces import interfaces, is_loopback
+from ..machine.facts import interfaces, is_loopback
 from ..machine.job_rules import cluster_findings
 from ..machine.signals import signal_name
 from ..records.json_lines import write_json

@@ -179,7 +179,7 @@ def hello(
 
 
 def _address_of(interface: str) -> str:
-    from ..machine.interfaces import interfaces
+    from ..machine.facts import interfaces
 
     known = interfaces()
     usable = [text for text in known.get(interface, {}).get("addresses", ()) if ":" not in text]
@@ -206,7 +206,7 @@ def _set_interfaces(chosen: str | None, address: str, meeting_host: str) -> None
 
     Left alone, gloo takes the address of the host's name, which may be 127.0.1.1.
     """
-    from ..machine.interfaces import interface_of, route_to
+    from ..machine.facts import interface_of, route_to
 
     if meeting_host == "127.0.0.1":
         return

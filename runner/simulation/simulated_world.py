@@ -1,23 +1,21 @@
 """A whole run in virtual time, in this process: every rank of a configuration against a simulated network."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from ...datasets.data import Data
 from ...strategies.topology import Topology
 from ..communication.link_costs import Network
-from ..config.reader_config import ORDER_ALONE
 from ..config.run_config import RunConfig
 from ..records.run_directory import Outcome
 from ..training.context import Backend, Listener, Rows, TrainContext
 from ..training.device_model import Device, Profile, StepTime
-from ..training.packed_set import of_run
+from ..training.packed_set import PackedSet, of_run
 from ..training.trainer import Trainer
 from ..training.workload import workload_of
 from .simulated_communicator import SimulatedCommunicator
@@ -26,6 +24,8 @@ from .stacked_gradients import FEWEST, GradientPool
 from .timeline import Timeline
 from .timing_only import REMARK, TimedReplica, ghost_batches, scale_of
 from .virtual_time import Simulator
+
+READS = False  # packed files: a rank that waited for a disk would stop all of them
 
 
 @dataclass
@@ -102,31 +102,10 @@ def simulate(
     def body(rank: int) -> Outcome:
         comm = SimulatedCommunicator(simulator, rank)
         of_rank = Device(rank, step_time) if device is None else device(rank)
-        make_replica: Callable[[nn.Module, nn.Module], SimulatedReplica] = partial(
-            SimulatedReplica, comm=comm, device=of_rank, profile=profile, pool=pool
-        )
-        timed: dict[str, Any] = {}
+        backend = _backend(comm, of_rank, profile, pool, packed, remarks)
         if timing_only:
             assert profile is not None, "timing_only needs a profile"
-            numel, comm.scale = sum(profile.numels), scale_of(profile)[1]
-            make_replica = partial(TimedReplica, comm=comm, device=of_rank, profile=profile)
-            timed = {"make_batch": ghost_batches(rank), "parameters": numel}
-
-        def spend(what: str, samples: int) -> None:
-            simulator.advance(rank, of_rank.spend_ns(what, samples))
-
-        backend = Backend(
-            "simulated",
-            comm,
-            make_replica,
-            torch.device("cpu"),
-            started_ns=0,
-            spend=spend,
-            # A rank that waited for a disk would stop all of them.
-            make_workload=partial(workload_of, packed=packed, order_alone=ORDER_ALONE),
-            remarks=(*remarks, REMARK) if timing_only else remarks,
-            **timed,
-        )
+            backend = _timing_only(backend, comm, of_rank, profile)
         tick()
         contexts[rank] = TrainContext(
             config,
@@ -142,3 +121,38 @@ def simulate(
 
     results = simulator.run(body, until_ns=until_ns)
     return SimulatedRun(results, [contexts[rank] for rank in range(topology.ranks)])
+
+
+def _backend(
+    comm: SimulatedCommunicator,
+    device: Device,
+    profile: Profile | None,
+    pool: GradientPool | None,
+    packed: PackedSet | None,
+    remarks: tuple[str, ...],
+) -> Backend:
+    def spend(what: str, samples: int) -> None:
+        comm.simulator.advance(comm.rank, device.spend_ns(what, samples))
+
+    return Backend(
+        "simulated",
+        comm,
+        partial(SimulatedReplica, comm=comm, device=device, profile=profile, pool=pool),
+        torch.device("cpu"),
+        started_ns=0,
+        spend=spend,
+        make_workload=partial(workload_of, packed=packed, reads=READS),
+        remarks=remarks,
+    )
+
+
+def _timing_only(backend: Backend, comm: SimulatedCommunicator, device: Device, profile: Profile) -> Backend:
+    """The backend that computes nothing; bytes on `comm` are scaled to the model of `profile`."""
+    comm.scale = scale_of(profile)[1]
+    return replace(
+        backend,
+        make_replica=partial(TimedReplica, comm=comm, device=device, profile=profile),
+        make_batch=ghost_batches(comm.rank),
+        parameters=sum(profile.numels),
+        remarks=(*backend.remarks, REMARK),
+    )

@@ -22,7 +22,7 @@ from ..config.run_config import RunConfig
 from ..records import display
 from ..records.json_lines import write_json
 from ..records.run_directory import OK
-from ..records.seed_ranges import PILOT, REFERENCE, phase_of
+from ..records.study_plan import PILOT, REFERENCE, phase_of
 from ..report.claims import convergence_points
 from ..report.claims.convergence_points import FEWEST_RUNS, FOLDER, Reference, samples_to_target, workload_of
 from ..report.data.load import load_run

@@ -20,9 +20,8 @@ from ..config.compose import Request
 from ..config.run_config import RunConfig
 from ..machine.folders import writing
 from ..records.json_lines import RecordWriter, Row
-from ..records.plan_file import FILE, PLAN_SCHEMA_VERSION, stages_of
 from ..records.run_directory import RunDirectory, State
-from ..records.seed_ranges import REPEATS, block_of
+from ..records.study_plan import FILE, PLAN_SCHEMA_VERSION, REPEATS, block_of, stages_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -18,12 +17,10 @@ from ...datasets.dataset import Dataset, Tell
 from ...datasets.verification import SHOWN, BadFiles
 from ...models.spec import InputSpec
 from ...strategies.errors import ConfigError, MachineError
-from ..config.checks import check_data
-from ..config.compose import compose
-from ..config.load import dataset_of, reader_of
+from ..config.load import data_of
 from ..config.model_building import check_build, input_spec
 from ..config.overrides import key_of
-from ..config.reader_config import PackedReader, path_of
+from ..config.reader_config import PackedReader
 from ..config.run_config import RunConfig
 from ..records.display import make_console, say
 from ..records.run_directory import OK, RunDirectory, write_data_file
@@ -39,8 +36,8 @@ def prepare(words: Sequence[str], *, config_dir: Path | None, cwd: Path) -> int:
     Raises ConfigError where files are missing or bad, MachineError where they cannot be fetched or written.
     """
     console = make_console()
-    composed = _composed(words, config_dir)
-    dataset, reader = dataset_of(composed, cwd), reader_of(composed, cwd)
+    _check_words(words)
+    dataset, reader = data_of(words, cwd=cwd, config_dir=config_dir)
     dataset = dataset.downloading()
     try:
         about = _prepare(dataset, console)
@@ -61,18 +58,14 @@ def prepare(words: Sequence[str], *, config_dir: Path | None, cwd: Path) -> int:
     return OK
 
 
-def _composed(words: Sequence[str], config_dir: Path | None) -> DictConfig:
-    """The configuration with what `words` choose of GROUPS. Raises ConfigError for any other word."""
+def _check_words(words: Sequence[str]) -> None:
+    """Raises ConfigError unless `words` choose a data set, and nothing but GROUPS."""
     for word in words:
         if "=" not in word or key_of(word).split(".")[0] not in GROUPS:
             allowed = " or ".join(f"{group}=NAME or {group}.KEY=VALUE" for group in GROUPS)
             raise ConfigError(f"{word}: must be {allowed} (daso-bench prepare --help)")
     if not any(key_of(word) == "dataset" for word in words):
         raise ConfigError("prepare: takes dataset=NAME (daso-bench list datasets)")
-    (request,) = compose(words, sweep=False, config_dir=config_dir)
-    if request.composed is None:
-        raise request.error or ConfigError("prepare: nothing was chosen")
-    return request.composed
 
 
 class Preparation:
@@ -81,7 +74,6 @@ class Preparation:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._results: dict[str, Any] = {}  # by what was looked at: the result, or the error
-        self._checked: dict[int, RunConfig] = {}  # by identity
 
     def check(self, config: RunConfig) -> None:
         """Before a run has a folder: prepare its data, and check the run with them.
@@ -89,8 +81,6 @@ class Preparation:
         Raises ConfigError where files are missing or bad or too few, or are not what the run is for,
         MachineError where they cannot be fetched or written.
         """
-        if id(config) in self._checked:
-            return
         dataset, model = config.dataset, config.model
 
         def get_ready() -> None:
@@ -98,22 +88,16 @@ class Preparation:
                 say(self._console, f"  {line}")
 
         self._once(repr(dataset), get_ready)
-
-        def spec() -> InputSpec:
-            return self._once(f"shape {dataset!r}", lambda: loaded_input_spec(dataset))
-
-        check_data(config, spec)
+        config.check()  # again: the data set knows its sizes now
         if not type(model).__module__.startswith(f"{models.__name__}."):  # one of the user's own
-            self._once(f"model {model!r} {dataset!r}", lambda: check_build(model, spec()))
+            self._once(f"{model!r} {dataset!r}", lambda: check_build(model, loaded_input_spec(dataset)))
         self._packed(config)
-        self._checked[id(config)] = config
 
-    def __call__(self, directory: RunDirectory, config: RunConfig) -> None:
-        """Before the run in `directory` starts; leaves data.json there where files were looked at.
+    def record(self, directory: RunDirectory, config: RunConfig) -> None:
+        """Write data.json of a checked run where files were looked at.
 
-        Raises ConfigError and MachineError as `check` does.
+        Raises ConfigError if the run began with other files.
         """
-        self.check(config)
         about, packed = config.dataset.about(), self._packed(config)
         if about is not None or packed is not None:
             row = {**(about or {}), **({} if packed is None else {"packed": packed})}
@@ -124,7 +108,7 @@ class Preparation:
         dataset, reader, nodes = config.dataset, config.reader, config.cluster.nodes
         if not isinstance(reader, PackedReader):
             return None
-        name = f"{path_of(dataset, reader)} {reader.shuffle_seed} {dataset!r}"
+        name = f"{reader.file_of(dataset)} {reader.shuffle_seed} {dataset!r}"
         about = self._once(name, lambda: _about_packed(dataset, reader))
         self._once(f"{name} {reader!r} {nodes}", lambda: look_at(dataset, reader, nodes))
         return about

@@ -45,13 +45,14 @@ def run_one(
 
     Raises ConfigError if it is finished, is being run or has begun, MachineError if it cannot be run.
     """
-    if resume and run.state == "resumable":
-        # The launcher may have other settings than at its start.
-        directory = run.directory
-        directory.renew(run.config.tree)
-    else:
+    go_on = resume and run.state == "resumable"
+    if not go_on:
         launcher_of(run.config).refuse(run.config)
-        ready(run.config)
+    ready(run.config)
+    if go_on:
+        directory = run.directory
+        directory.renew(run.config.tree)  # the launcher may have other settings than at its start
+    else:
         directory = run.create_directory()
     return directory, start(directory, run.config)
 

@@ -45,13 +45,14 @@ def start(words: Sequence[str], *, multirun: bool, config_dir: Path | None, cwd:
     plan, console = plan_of(asked), display.make_console(goes_on=True)
     if many and external is None:
         return run_sweep(console, plan, with_report=of_study, words=words, config_dir=config_dir)
-    if external is not None and many:
-        return _hand_over(console, external, plan, words=words, with_report=of_study, config_dir=config_dir)
-    run = plan.only
-    display.say(console, run.title, "bold")
+    if not many:
+        display.say(console, plan.only.title, "bold")
     if external is not None:
-        return _hand_over(console, external, plan)
-    ready = Preparation(console)
+        asked_for = words if many else None
+        return _hand_over(
+            console, external, plan, words=asked_for, with_report=of_study, config_dir=config_dir
+        )
+    run, ready = plan.only, Preparation(console)
     # A requeued batch script repeats its command.
     resume = run.config.launcher.external
     directory, outcome = run_plan.run_one(run, _starter(console, ready), ready.check, resume=resume)
@@ -153,11 +154,13 @@ def resume(folder: Path) -> int:
     if not here:
         return code
     local.warm()
-    starter = _starter(console, Preparation(console))
+    ready = Preparation(console)
+    starter = _starter(console, ready)
     for run, config in here:
         display.say(console, f"{run.run_id}: goes on", "bold")
         try:
             run.cancel_file.unlink(missing_ok=True)
+            ready.check(config)
             outcome = starter(run, config)
         except (ConfigError, MachineError) as error:
             if len(here) == 1:
@@ -246,7 +249,7 @@ def _hand_over(
     ready = Preparation(console)
     for run in plan.runs:
         try:
-            directory = _directory_of(PlannedRun.of(run.config), ready)
+            directory = _directory_of(run, ready)
         except (ConfigError, MachineError) as error:
             run.directory.refuse(str(error))
             if words is None:
@@ -282,14 +285,14 @@ def _directory_of(run: PlannedRun, ready: Preparation) -> RunDirectory | None:
         directory = run.create_directory()
     elif state == "resumable" or state == "queued":
         directory.renew(config.tree)
-    ready(directory, config)
+    ready.record(directory, config)
     return directory
 
 
 def _starter(console: Console, ready: Preparation, *, show_end: bool = False) -> run_plan.Start:
     def start_run(directory: RunDirectory, config: RunConfig) -> Outcome:
         try:
-            ready(directory, config)
+            ready.record(directory, config)
             with display.progress(console, directory.run_id) as on_event:
                 outcome = launcher_of(config).run(directory, config, on_event)
         except (ConfigError, MachineError) as error:

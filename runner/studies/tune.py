@@ -22,7 +22,7 @@ from ..config.run_config import RunConfig
 from ..records import display
 from ..records.json_lines import write_json
 from ..records.run_directory import FAILED, OK, WRONG_REQUEST
-from ..records.seed_ranges import TRIAL, check_fair, phase_of, trial_seeds
+from ..records.study_plan import TRIAL, check_fair, phase_of, trial_seeds
 from ..report.data.load import load_run
 from ..report.statistics.welch import Times
 from . import start
@@ -38,14 +38,13 @@ FILE, SUFFIX = "tune.json", "_tune"
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """A trial of an arm: what it changes, the run that shows what that is worth, and how that run ended.
+    """A trial: what it changes, the run that shows what that is worth, and how that run ended.
 
     `state`: of the run, `refused`, or "" before it. `reason`: why there is no result. `crossed_s`: scored
     crossing time, seconds of T_train, None without one. `metric`: of the last evaluation. `train_s`: seconds
     of T_train used.
     """
 
-    arm: StudyArm
     number: int
     settings: Mapping[str, Any]
     request: Request
@@ -65,14 +64,14 @@ class Trial:
 class Tuning:
     """A study that is to be tuned, with `count` trials of each arm in `searched`.
 
-    `arms`: all of it, second baselines and placebo included. `seeds`: of the scored runs.
+    `arms`: all of it, second baselines and placebo included. `seeds`: of the scored runs. `trials`: by arm.
     """
 
     arms: Sequence[StudyArm]
     searched: Sequence[StudyArm]
     count: int
     seeds: Sequence[int]
-    trials: Sequence[Trial]
+    trials: Mapping[str, Sequence[Trial]]
 
     @property
     def base(self) -> RunConfig:
@@ -82,9 +81,6 @@ class Tuning:
     def folder(self) -> Path:
         """Where the trials and their result go."""
         return self.base.results_dir / f"{self.base.study.name}{SUFFIX}"
-
-    def trials_of(self, arm: StudyArm) -> list[Trial]:
-        return [trial for trial in self.trials if trial.arm is arm]
 
 
 Results = Mapping[str, Sequence[Trial]]  # by arm, its trials with their results, in their order
@@ -104,9 +100,10 @@ def tune(
     for request in asked:
         if request.error is not None:
             display.say(console, f"not tuned: {request.error}", "red")
-    counts = f"{len(tuning.searched)} arms x {tuning.count} trials = {len(tuning.trials)} runs"
+    arms, total = len(tuning.searched), len(tuning.searched) * tuning.count
+    counts = f"{arms} arms x {tuning.count} trials = {total} runs"
     display.say(console, f"{counts}, seeds {TRIAL} and on: {tuning.folder}", "bold")
-    plan = plan_of([trial.request for trial in tuning.trials])
+    plan = plan_of([trial.request for trials in tuning.trials.values() for trial in trials])
     if dry_run:
         show_trials(console, tuning, plan)
         return OK
@@ -117,7 +114,7 @@ def tune(
     # A trial that the strategy refuses counts; a run that the machine broke off can be repeated.
     if code not in (OK, FAILED, WRONG_REQUEST):
         return code
-    results = {arm.name: [with_result(trial) for trial in tuning.trials_of(arm)] for arm in tuning.searched}
+    results = {arm: [with_result(trial) for trial in trials] for arm, trials in tuning.trials.items()}
     _check_started(results)
     _write_results(console, tuning, results, config_dir)
     return FAILED if code == FAILED else OK
@@ -145,23 +142,20 @@ def tuning_of(
     return Tuning(arms=arms, searched=searched, count=number, seeds=seeds, trials=trials)
 
 
-def trials_of(arms: Sequence[StudyArm], count: int, words: Sequence[str] = ()) -> list[Trial]:
-    """`count` trials of each arm; the order of the arms moves on by one from trial to trial."""
+def trials_of(arms: Sequence[StudyArm], count: int, words: Sequence[str] = ()) -> dict[str, list[Trial]]:
+    """`count` trials of each arm, by its name."""
     points = sobol_points(arms[0].config.study.name, count)
-    changes = {arm.name: settings_of(space_of(arm.config), points) for arm in arms}
-    trials: list[Trial] = []
-    for number, seed in enumerate(trial_seeds(count)):
-        turn = number % len(arms)
-        for arm in [*arms[turn:], *arms[:turn]]:
-            settings = changes[arm.name][number]
-            request = _request(arm, number, seed, settings, words)
-            trials.append(Trial(arm=arm, number=number, settings=settings, request=request))
-    return trials
+    return {
+        arm.name: [
+            Trial(number=number, settings=settings, request=_request(arm, number, settings, words))
+            for number, settings in enumerate(settings_of(space_of(arm.config), points))
+        ]
+        for arm in arms
+    }
 
 
-def _request(
-    arm: StudyArm, number: int, seed: int, settings: Mapping[str, Any], words: Sequence[str]
-) -> Request:
+def _request(arm: StudyArm, number: int, settings: Mapping[str, Any], words: Sequence[str]) -> Request:
+    seed = TRIAL + number
     trial_words = (*words, f"study.arm={arm.name}", *(f"{key}={value}" for key, value in settings.items()))
     try:
         changed = with_settings(arm.config, settings)
@@ -179,7 +173,7 @@ def show_trials(console: Console, tuning: Tuning, plan: StudyPlan) -> None:
     runs = {run.path: run for run in plan.runs}
     for arm in tuning.searched:
         display.say(console, arm.name, "bold")
-        for trial in tuning.trials_of(arm):
+        for trial in tuning.trials[arm.name]:
             settings = " ".join(f"{key}={value}" for key, value in trial.settings.items())
             path, error = trial.request.path, trial.request.error
             would = f"refused: {error}" if path is None else start.intent(runs[path], many=True)

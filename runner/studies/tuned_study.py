@@ -8,7 +8,7 @@ import dataclasses
 import shlex
 import shutil
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -158,12 +158,9 @@ def write_study(
     first = arms[0].config.study
     same_groups = [group for group in GROUPS[1:] if len({arm.choices[group] for arm in arms}) == 1]
     common_values, arm_words = _split(arms, same_groups)
+    common_keys = _common(study_keys.values())
     rows = {arm.name: arm_words[arm.name] + [f"study.role={arm.role}"] * bool(arm.role) for arm in arms}
-    keys = list(study_keys.values())
-    common_keys = {key: v for key, v in keys[0].items() if all(of_arm[key] == v for of_arm in keys)}
-    for arm in arms:
-        if arm.name not in settings:
-            continue
+    for arm in (arm for arm in arms if arm.name in settings):
         own_keys = {key: value for key, value in study_keys[arm.name].items() if key not in common_keys}
         tuned = _tuned_rows(arms, arm, settings[arm.name], own_keys, arm_words[arm.name], baseline)
         if clash := next((name for name in tuned if name in rows), None):
@@ -187,9 +184,9 @@ def write_study(
             },
         },
     }
+    title = f"The settings of +study={first.name} and equally tuned ones; made by daso-bench tune"
     file = folder / "study" / f"{name}.yaml"
     file.parent.mkdir(parents=True, exist_ok=True)
-    title = f"The settings of +study={first.name} and equally tuned ones; made by daso-bench tune"
     file.write_text(f"# @package _global_\n# {title}\n{dump_yaml(tree)}", encoding="utf-8")
     return file
 
@@ -239,9 +236,8 @@ def _split(
     }
     common = {
         key: value
-        for key, value in values[arms[0].name].items()
-        if all(key in of_arm and of_arm[key] == value for of_arm in values.values())
-        and (key.split(".")[0] not in GROUPS or key.split(".")[0] in same_groups)
+        for key, value in _common(values.values()).items()
+        if key.split(".")[0] not in GROUPS or key.split(".")[0] in same_groups
     }
     words = {
         arm.name: [
@@ -251,6 +247,12 @@ def _split(
         for arm in arms
     }
     return common, words
+
+
+def _common(of_arms: Iterable[Settings]) -> dict[str, Any]:
+    """The keys that have the same value in all arms."""
+    first, *others = of_arms
+    return {key: v for key, v in first.items() if all(key in other and other[key] == v for other in others)}
 
 
 def _words(values: Mapping[str, Any]) -> list[str]:

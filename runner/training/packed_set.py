@@ -17,7 +17,7 @@ from ...datasets.packed.readers import CHUNK_BYTES
 from ...datasets.packed.record_codec import RecordCodec, codec_of
 from ...datasets.packed.record_order import chunks, records_of, shuffled
 from ...strategies.errors import ConfigError, MachineError
-from ..config.reader_config import PackedReader, ReaderConfig, path_of
+from ..config.reader_config import PackedReader, ReaderConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -80,7 +80,7 @@ def write_set(dataset: Dataset, reader: PackedReader, data: Data, tell: Tell) ->
     kept. One process at a time writes, others wait. `tell` is called with the samples checked or written.
     Raises ConfigError, ValueError and OSError that name what is wrong.
     """
-    path, count = path_of(dataset, reader), len(data.train)
+    path, count = reader.file_of(dataset), len(data.train)
     codec, order = _records(data, reader)
     description = _description(dataset, reader, data, codec, order)
     with locked(path.parent):
@@ -112,7 +112,7 @@ def command(dataset: Dataset, reader: PackedReader) -> str:
 
 def _opened(dataset: Dataset, reader: PackedReader) -> Packed:
     """The open file, not compared with anything. Raises ConfigError or MachineError."""
-    again, path = command(dataset, reader), path_of(dataset, reader)
+    again, path = command(dataset, reader), reader.file_of(dataset)
     try:
         return Packed(path, random_access=reader.random_access)
     except FileNotFoundError as error:

@@ -4,14 +4,14 @@ All ranks' times are gathered only where all ranks meet outside of training anyw
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import torch
 
 from ..communication.traffic import LINKS
-from ..config.reader_config import NoReader, order_alone
+from ..config.reader_config import NoReader
 from ..machine import gpu_facts, page_cache
 from ..records.target_crossing import best, crossing
 from .clock import PARTS, by_device
@@ -20,6 +20,7 @@ from .precision import LossScaler
 
 MUCH_LEFT_OUT = 0.01  # of steps
 MUCH_DATA = 0.1  # of training time
+ORDER_ALONE = "its order alone: samples come from memory, and cluster.device says what data cost"
 INPUT_BOUND = f"input-bound: more than {MUCH_DATA:.0%} of training time for data"
 
 
@@ -56,7 +57,7 @@ class TimeAccounting:
             interval.data,
             interval.step_other,
         ]
-        times = self.context.comm.gather(torch.tensor(times_ns, dtype=torch.int64))
+        times = self._of_all(times_ns)
         train_ns = int(times[:, 0].max())
         account.train_ns += train_ns
         for place, part in enumerate(PARTS, start=2):
@@ -88,8 +89,7 @@ class TimeAccounting:
         """
         context = self.context
         if context.independent:
-            samples = torch.tensor([context.state.losses.samples_of_run], dtype=torch.int64)
-            context.progress.samples = int(self.context.comm.gather(samples).sum())
+            context.progress.samples = int(self._of_all([context.state.losses.samples_of_run]).sum())
 
     def train_loss(self) -> float:
         losses = self.context.state.losses
@@ -174,8 +174,7 @@ class TimeAccounting:
         context = self.context
         if not context.comm.some_on_gpus:
             return {}
-        peak = torch.tensor(gpu_facts.peak_memory(context.backend.device), dtype=torch.int64)
-        columns = self.context.comm.gather(peak).T.tolist()
+        columns = self._of_all(gpu_facts.peak_memory(context.backend.device)).T.tolist()
         names = ("allocated_bytes", "reserved_bytes")
         peaks = {n: [None if b < 0 else b for b in column] for n, column in zip(names, columns, strict=True)}
         return {"gpu_memory": peaks}
@@ -190,14 +189,12 @@ class TimeAccounting:
 
     def _reader_labels(self) -> list[str]:
         """Labels on the reader: its order, why no file was read, a page cache not as configured."""
-        reader, alone = self.context.config.reader, self.context.workload.order_alone
+        reader = self.context.config.reader
         if isinstance(reader, NoReader):
             return []
-        if alone is not None:
-            return [reader.words(), f"reader {reader.name}: {alone}"]
-        lacking = float(
-            self.context.comm.gather(torch.tensor([self.context.loader.lacking], dtype=torch.float64)).max()
-        )
+        if self.context.loader.counters() is None:
+            return [reader.words(), f"reader {reader.name}: {ORDER_ALONE}"]
+        lacking = float(self._of_all([self.context.loader.lacking], torch.float64).max())
         remark = page_cache.remark(cold=reader.cold, warm=reader.warm, lacking=lacking)
         return [reader.words(), *([] if remark is None else [remark])]
 
@@ -207,9 +204,7 @@ class TimeAccounting:
         if counters is None:
             return {}
         values = asdict(counters)
-        sums = (
-            self.context.comm.gather(torch.tensor(list(values.values()), dtype=torch.float64)).sum(0).tolist()
-        )
+        sums = self._of_all(list(values.values()), torch.float64).sum(0).tolist()
         return {"reader": {name: type(values[name])(value) for name, value in zip(values, sums, strict=True)}}
 
     def _input_bound(self, reader: dict[str, Any]) -> list[str]:
@@ -221,8 +216,8 @@ class TimeAccounting:
             waited_s = reader["reader"]["waited_s"] / self.context.comm.topology.ranks
             waited = min(1.0, waited_s / (parts["data"] / 1e9))
             return [f"{INPUT_BOUND} ({waited:.0%} of it waiting for the reader, the rest work of the rank)"]
-        virtual = order_alone(self.context.config.launcher) is not None
-        return [f"{INPUT_BOUND} ({'cluster.device' if virtual else 'launcher.loader_workers'})"]
+        cause = "launcher.loader_workers" if self.context.config.launcher.real_time else "cluster.device"
+        return [f"{INPUT_BOUND} ({cause})"]
 
     def _of_callbacks(self, *, finished: bool) -> dict[str, Any]:
         """The fields of the callbacks; they come last because callbacks may communicate."""
@@ -238,9 +233,7 @@ class TimeAccounting:
         """
         traffic = self.context.comm.traffic
         books: dict[str, Any] = {**traffic.totals(), "blocked_s": traffic.blocked_on}
-        by_rank = self.context.comm.gather(
-            torch.tensor([book[link] for book in books.values() for link in LINKS])
-        )
+        by_rank = self._of_all([book[link] for book in books.values() for link in LINKS])
         sums = by_rank.sum(0).tolist()
         totals: dict[str, dict[str, Any]] = {
             name: dict(zip(LINKS, sums[2 * place :], strict=False)) for place, name in enumerate(books)
@@ -267,6 +260,10 @@ class TimeAccounting:
             "epoch": progress.epoch,
             "samples": progress.samples,
         }
+
+    def _of_all(self, numbers: Sequence[float], dtype: torch.dtype = torch.int64) -> torch.Tensor:
+        """The numbers [k] of all ranks, [R, k]."""
+        return self.context.comm.gather(torch.tensor(numbers, dtype=dtype))
 
     @staticmethod
     def _seconds(nanoseconds: Mapping[str, int]) -> dict[str, float]:

@@ -13,8 +13,7 @@ from ...datasets.stream_seeds import stream_seed
 from ...models.spec import InputSpec
 from ...strategies.base import AsynchronousStrategy
 from ..communication.traffic import CountedCommunicator
-from ..config.checks import check_batch_norm
-from ..config.model_building import build, normalises
+from ..config.model_building import build, check_batch_norm, normalises
 from ..config.reader_config import PackedReader
 from ..config.run_config import RunConfig
 from ..config.tasks import Task
@@ -28,17 +27,12 @@ from .precision import DTYPES
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """What one rank trains.
-
-    `model` is on the rank's device, in training mode. `order_alone`: in words, why the run's reader only
-    orders the samples and reads no file; None where it reads, and without a reader.
-    """
+    """What one rank trains; `model` is on the rank's device, in training mode."""
 
     model: nn.Module
     task: Task
     batch_order: BatchOrder
     loader: Loader
-    order_alone: str | None = None
 
 
 def workload_of(
@@ -48,10 +42,11 @@ def workload_of(
     device: torch.device,
     *,
     packed: PackedSet | None = None,
-    order_alone: str | None = None,
+    reads: bool = True,
 ) -> Workload:
-    """The workload of a configuration. `packed`: the open file of a reader.
+    """The workload of a configuration.
 
+    `packed`: the open file of a reader; `reads`: whether training reads it, else it only orders the samples.
     The model is initialised from torch's generator, which is then seeded for this rank's dropout. Raises
     ConfigError: batch normalisation would see a single sample.
     """
@@ -71,8 +66,7 @@ def workload_of(
         model=model,
         task=config.task(data.classes),
         batch_order=batch_order,
-        loader=_loader(config, data, batch_order, comm, device, reads=order_alone is None),
-        order_alone=order_alone,
+        loader=_loader(config, data, batch_order, comm, device, reads=reads),
     )
 
 

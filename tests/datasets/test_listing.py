@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daso_bench.datasets import file_contents
+from daso_bench.datasets import verification
 from daso_bench.datasets.atomic_files import LOCK, TEMPORARY, locked, replacing, scratch
 from daso_bench.datasets.downloads import fetching
-from daso_bench.datasets.file_contents import HEAD, PIECE, digest_of_files, sample_of
 from daso_bench.datasets.listing import File, folders_in, hold_out, images_below, natural
+from daso_bench.datasets.verification import HEAD, PIECE, digest_of_files, sample_of
 
 
 def test_numbers_in_names_count_by_their_value() -> None:
@@ -132,7 +132,7 @@ def test_a_changed_byte_at_the_begin_or_the_end_changes_the_digest(tmp_path: Pat
 
 
 def test_little_is_read_of_many_and_large_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_contents, "FIRST_BYTES", 8 * PIECE)
+    monkeypatch.setattr(verification, "FIRST_BYTES", 8 * PIECE)
     content = bytearray(os.urandom(HEAD))
     before = written(tmp_path, {str(number): content for number in range(4)})
     content[2 * PIECE] ^= 1  # behind the 4 KiB that are left for each of four files

@@ -193,8 +193,8 @@ FAULTS = [
     Fault(
         "merge waits where it starts",
         "daso",
-        "            transfer.work = self._sum_over_nodes(transfer.buffer, q)",
-        "            transfer.work = self._sum_over_nodes(transfer.buffer, q)\n            transfer.work.wait()",
+        "            transfer.work = self.comm.all_reduce(transfer.buffer, peers(q), async_op=True)",
+        "            transfer.work = self.comm.all_reduce(transfer.buffer, peers(q), async_op=True)\n            transfer.work.wait()",
         timing=True,
     ),
     Fault(

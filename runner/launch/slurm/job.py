@@ -62,13 +62,12 @@ class Allocation:
         """Raises ConfigError where this is no job's batch step or interactive shell."""
         from submitit.slurm.slurm import SlurmJobEnvironment  # takes a moment to load
 
-        environ = os.environ
-        if "SLURM_JOB_ID" not in environ or "SLURM_JOB_NODELIST" not in environ:
+        if not {"SLURM_JOB_ID", "SLURM_JOB_NODELIST"} <= os.environ.keys():
             raise ConfigError(
                 "launcher.submit=false: needs an allocation around it (salloc, or an sbatch script); "
                 "SLURM_JOB_ID and SLURM_JOB_NODELIST are not set"
             )
-        array = environ.get("SLURM_ARRAY_JOB_ID")
+        environ, array = os.environ, os.environ.get("SLURM_ARRAY_JOB_ID")
         job = environ["SLURM_JOB_ID"] if array is None else f"{array}_{environ['SLURM_ARRAY_TASK_ID']}"
         return cls(
             id=job,
@@ -297,18 +296,15 @@ class SlurmRanks(RemoteRanks):
             return outcome
         status, reason, now = cause
         outcome = replace(outcome, status=status, reason=reason, exit_code=outcome.exit_code or 1)
-        if now == "over":
-            return outcome
         if now == "waits":
             return replace(outcome, run_status="queued")
-        if not self._allocation.batch:  # a shell in an allocation cannot begin again
+        if now == "over" or not self._allocation.batch:  # a shell in an allocation cannot begin again
             return outcome
         attempts = self.directory.status()["attempts"]
         mine = [attempt for attempt in attempts if attempt.get("job") == self._allocation.id]
         done = sum(bool(attempt.get("requeued")) for attempt in mine)
         if done >= self._slurm.max_requeues:
-            spent = f"after {done} requeues (launcher.max_requeues)"
-            return replace(outcome, reason=f"{reason}, {spent}")
+            return replace(outcome, reason=f"{reason}, after {done} requeues (launcher.max_requeues)")
         return replace(outcome, run_status="queued", attempt={"requeued": True})
 
     def recorded(self, outcome: Outcome) -> None:
@@ -339,7 +335,7 @@ class SlurmRanks(RemoteRanks):
 
     def _signalled(self, signals: list[str]) -> Cause:
         name = "SIGTERM" if "SIGTERM" in signals else "SIGUSR2"
-        job = _settled(self._allocation.id) if name == "SIGTERM" else _job_of(self._allocation.id)
+        job = _job_of(self._allocation.id, SETTLE_S if name == "SIGTERM" else 0.0)
         status, cause = ("running", None) if job is None else (job.status, job.cause)
         left_s = job.time_left_s if job is not None else None
         # While a job completes, and it does so until we are gone, its state hides what comes after; but one
@@ -365,32 +361,28 @@ class SlurmRanks(RemoteRanks):
         """The one host all of whose ranks were lost for an unknown reason, if other hosts have ranks left."""
         if self._srun.node_failure is not None:
             return self._srun.node_failure
-        fates: dict[str, list[bool]] = {}
+        hosts, alive = set[str](), set[str]()
         for rank in self._started:
-            process = rank.process
-            assert isinstance(process, RemoteProcess)
-            fates.setdefault(rank.host or "", []).append(process.lost or rank.silent)
-        lost = [host for host, fate in fates.items() if all(fate)]
-        return lost[0] if len(lost) == 1 and len(fates) > 1 else None
+            assert isinstance(rank.process, RemoteProcess)
+            hosts.add(rank.host or "")
+            alive |= set() if rank.process.lost or rank.silent else {rank.host or ""}
+        return (hosts - alive).pop() if alive and len(hosts - alive) == 1 else None
 
 
-def _job_of(id: str) -> queue.QueuedJob | None:
-    with suppress(MachineError):
-        return queue.job_of(id)
-    return None
+def _job_of(id: str, settle_s: float = 0.0) -> queue.QueuedJob | None:
+    """The job in the queue; while it runs, for `settle_s`, until Slurm shows what becomes of it.
 
-
-def _settled(id: str) -> queue.QueuedJob | None:
-    """The job once Slurm shows what becomes of it: requeued, cancelled, preempted.
-
-    That is once the job's steps have ended on all nodes; the batch step (this process) may still run.
+    It does (requeued, cancelled, preempted) once the job's steps have ended on all nodes. The batch step,
+    which is this process, may still run.
     """
-    deadline = time.monotonic() + SETTLE_S
-    while True:
-        job = _job_of(id)
-        if job is None or job.status != "running" or time.monotonic() >= deadline:
-            return job
-        time.sleep(0.3)
+    deadline = time.monotonic() + settle_s
+    with suppress(MachineError):
+        while True:
+            job = queue.job_of(id)
+            if job is None or job.status != "running" or time.monotonic() >= deadline:
+                return job
+            time.sleep(0.3)
+    return None
 
 
 def _appeared(path: Path) -> Path:

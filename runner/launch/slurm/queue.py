@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ....strategies.errors import MachineError
-from ...config.slurm_time_limit import seconds_left
+from ...config.launchers import seconds_left
 
 LIVE = ("queued", "running")
 Status = Literal["queued", "running", "finished", "failed", "timed_out", "cancelled"]

@@ -11,8 +11,7 @@ from typing import Any
 
 from ....strategies.errors import ConfigError
 from ... import PACKAGE
-from ...config import slurm_time_limit
-from ...config.launchers import SlurmConfig
+from ...config.launchers import SlurmConfig, limit_in_words
 from ...config.run_config import RunConfig
 from ...machine.environment import commit_of, installed
 from ...records.json_lines import read_json
@@ -87,7 +86,7 @@ class JobRequest:
         ]
         if launcher.submit:
             lines.append(
-                f"time limit {slurm_time_limit.for_people(launcher.limit_min)}, "
+                f"time limit {limit_in_words(launcher.limit_min)}, "
                 f"warned {launcher.notice_s} s before, then requeued up to {launcher.max_requeues} times"
             )
         else:

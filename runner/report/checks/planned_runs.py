@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ...records.plan_file import Stage, stages_of
+from ...records.study_plan import Stage, stages_of
 from .. import words
 from ..claims.speedups import Speedups
 from ..data.arms import Arm

@@ -19,7 +19,7 @@ from typing import Any
 
 from ....strategies.errors import ConfigError
 from ...machine.cores import QUEUE_LIMIT, in_each_second
-from ...records.seed_ranges import check_fair, trial_seeds
+from ...records.study_plan import check_fair, trial_seeds
 from ...records.trees import below, flatten
 from .. import words
 from ..data.arms import settings, text

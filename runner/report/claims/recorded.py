@@ -11,7 +11,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from ...records.seed_ranges import trial_seeds
+from ...records.study_plan import trial_seeds
 from .. import words
 from ..data.arms import text
 from ..data.load import Run, value_at

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ...records.json_lines import read_json
-from ...records.run_identity import id_of_tree
-from ...records.trees import flatten
+from ...records.trees import flatten, id_of_tree
 from .load import PARTS, Run, number, value_at
 
 ROUNDING = 0.01  # docs/records.md: sums of parts and intervals agree within 1 %

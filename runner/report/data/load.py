@@ -15,7 +15,7 @@ from ...config.groups import shipped
 from ...machine.folders import check_folder
 from ...records.json_lines import Row, read_json, surviving
 from ...records.rows import StartRow, TrainIntervalRow
-from ...records.seed_ranges import REPEATS, block_of
+from ...records.study_plan import REPEATS, block_of
 from ...records.target_crossing import Crossing, crossing
 from .metric import Metric, metric_of
 from .run_files import environment_of, mapping_of, read_yaml, rows_of

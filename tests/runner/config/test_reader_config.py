@@ -1,7 +1,7 @@
 """What a run with a reader is, and what is refused before a process starts."""
 
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,10 @@ from runs import config
 
 from daso_bench.datasets.shapes import Shapes
 from daso_bench.models.small import SmallFCN
-from daso_bench.runner.config.checks import check_reader
 from daso_bench.runner.config.launchers import LauncherConfig, LocalConfig, SimulatedConfig
 from daso_bench.runner.config.load import requests
-from daso_bench.runner.config.parts import RunParts
 from daso_bench.runner.config.reader_config import ChunkedShuffle, NodeBatch, NoReader, PackedReader
+from daso_bench.runner.config.run_config import RunConfig, check_reader
 from daso_bench.strategies.errors import ConfigError
 
 HERE = NodeBatch(path="/here.packed")
@@ -24,11 +23,11 @@ def with_reader(reader: PackedReader = HERE, strategy: str = "ddp", **keys: Any)
     return replace(config(strategy, **keys), reader=reader)
 
 
-def parts_with(reader: PackedReader, launcher: LauncherConfig) -> RunParts:
-    """A run's parts, unchecked."""
+def unchecked(reader: PackedReader, launcher: LauncherConfig) -> RunConfig:
     run = config()
-    keys = {field.name: getattr(run, field.name) for field in fields(run)}
-    return RunParts(**{**keys, "reader": reader, "launcher": launcher})
+    object.__setattr__(run, "reader", reader)
+    object.__setattr__(run, "launcher", launcher)
+    return run
 
 
 @pytest.mark.parametrize(
@@ -64,13 +63,13 @@ def test_where_nothing_is_read_no_cache_is_cold() -> None:
         (cold, modelled, "cold=true: nothing is read with launcher=local"),
     ):
         with pytest.raises(ConfigError, match=rf"^reader\.{words}"):
-            check_reader(parts_with(reader, launcher))
+            check_reader(unchecked(reader, launcher))
     for reader in (cold, warm):
-        check_reader(parts_with(reader, LocalConfig()))
+        check_reader(unchecked(reader, LocalConfig()))
     with pytest.raises(ConfigError, match=r"^reader\.cold=true, reader\.warm=true: .*take one$"):
         replace(cold, warm=True)
     with pytest.raises(ConfigError, match=r"^reader=node_batch: launcher\.timing_only=true has no samples"):
-        check_reader(parts_with(HERE, SimulatedConfig(timing_only=True)))
+        check_reader(unchecked(HERE, SimulatedConfig(timing_only=True)))
 
 
 @pytest.mark.parametrize(

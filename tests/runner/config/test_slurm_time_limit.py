@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from daso_bench.runner.config.slurm_time_limit import for_people, minutes, seconds_left
+from daso_bench.runner.config.launchers import limit_in_words, minutes, seconds_left
 from daso_bench.strategies.errors import ConfigError
 
 KEY = "launcher.timeout_min"
@@ -39,8 +39,8 @@ def test_anything_else_is_refused_with_the_key_the_value_and_the_spellings(value
 
 
 @pytest.mark.parametrize(("value", "people"), [(30, "30 min"), (1440, "1 d"), (1590, "1 d 2 h 30 min")])
-def test_a_limit_is_written_for_people(value: int, people: str) -> None:
-    assert for_people(value) == people
+def test_a_limit_is_written_limit_in_words(value: int, people: str) -> None:
+    assert limit_in_words(value) == people
 
 
 @pytest.mark.parametrize(

@@ -352,6 +352,7 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ),
         (["resnet18"], "resnet18: must be KEY=VALUE"),
         (["model=nosuch"], "model=nosuch: unknown"),
+        (["+study=quick"], "a study is many runs; choose without +study"),
         (["cluster=ethernet_1g"], "launcher=local: real processes have the links"),
         (["strategy=daso"], "strategy=daso: calibrate measures the machine by plain ddp"),
         (["strategy=placebo"], "strategy=placebo: calibrate measures the machine by plain ddp"),

@@ -15,8 +15,9 @@ import pytest
 import torch
 from runs import config
 
+from daso_bench.runner.machine import facts as machine_facts
 from daso_bench.runner.machine import facts as module
-from daso_bench.runner.machine import gpu_facts, interfaces
+from daso_bench.runner.machine import gpu_facts
 from daso_bench.runner.machine.cores import affinity
 from daso_bench.runner.machine.environment import commit_of, device_index, environment, rank_row
 from daso_bench.runner.machine.facts import ProcessFacts, process_facts
@@ -154,9 +155,9 @@ def test_facts_are_had_without_torch() -> None:
 
 
 def test_the_route_to_this_host_ends_in_the_loopback(tmp_path: Path) -> None:
-    interface = interfaces.route_to("127.0.0.1")
+    interface = machine_facts.route_to("127.0.0.1")
     assert interface is not None
-    assert interfaces.interfaces()[interface]["loopback"]
+    assert machine_facts.interfaces()[interface]["loopback"]
     assert process_facts(tmp_path, master="no-such-host.invalid").route_interface is None
 
 
@@ -167,10 +168,10 @@ def test_a_name_server_that_does_not_answer_costs_little(monkeypatch: pytest.Mon
         answer.wait(10)
         return []
 
-    monkeypatch.setattr(interfaces, "RESOLVE_S", 0.05)
+    monkeypatch.setattr(machine_facts, "RESOLVE_S", 0.05)
     monkeypatch.setattr(socket, "getaddrinfo", silent)
     with pytest.raises(TimeoutError, match=r"no answer about n1 within 0\.05 s"):
-        interfaces.route_to("n1")
+        machine_facts.route_to("n1")
     answer.set()
 
 

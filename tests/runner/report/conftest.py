@@ -11,7 +11,7 @@ import pytest
 from sharing import write_config
 
 from daso_bench.runner.records.json_lines import RecordWriter, encode
-from daso_bench.runner.records.run_identity import id_of_tree
+from daso_bench.runner.records.trees import id_of_tree
 
 sys.path.insert(0, str(Path(__file__).parent))
 

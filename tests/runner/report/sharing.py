@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 import yaml
 
 from daso_bench.runner.config.groups import CONF
-from daso_bench.runner.records.run_identity import id_of_tree
-from daso_bench.runner.records.trees import load_yaml
+from daso_bench.runner.records.trees import id_of_tree, load_yaml
 from daso_bench.runner.report.data.arms import Comparison, compare
 from daso_bench.runner.report.data.load import load_runs
 from daso_bench.runner.report.results import Results

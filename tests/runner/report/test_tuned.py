@@ -10,7 +10,7 @@ import pytest
 from sharing import Make, all_compared, table, tables_of
 
 from daso_bench.runner.records.json_lines import write_json
-from daso_bench.runner.records.seed_ranges import TRIAL
+from daso_bench.runner.records.study_plan import TRIAL
 from daso_bench.runner.report.build import report
 from daso_bench.runner.report.claims.fairness import FairnessRow, fairness, forbidding
 from daso_bench.runner.report.claims.speedups import all_speedups

@@ -9,7 +9,7 @@ from asking import code_of, requests
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.records.json_lines import read_json
 from daso_bench.runner.records.run_directory import WRONG_REQUEST
-from daso_bench.runner.records.seed_ranges import PILOT, REFERENCE
+from daso_bench.runner.records.study_plan import PILOT, REFERENCE
 from daso_bench.runner.report.claims.convergence_points import match, read
 from daso_bench.runner.report.data.load import load_runs
 from daso_bench.runner.report.statistics.planning import choose, grid_step

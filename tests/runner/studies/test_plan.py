@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from daso_bench.runner.config.load import requests
-from daso_bench.runner.records.plan_file import FILE, Stage, stages_of
+from daso_bench.runner.records.study_plan import FILE, Stage, stages_of
 from daso_bench.runner.studies.plan import PlannedRun, declare, plan_of
 from daso_bench.strategies.errors import ConfigError
 

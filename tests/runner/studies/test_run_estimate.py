@@ -10,8 +10,8 @@ from daso_bench.runner.cli.main import main
 from daso_bench.runner.config.load import requests
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.records.json_lines import read_json, write_json
-from daso_bench.runner.records.plan_file import stages_of
 from daso_bench.runner.records.run_directory import RunDirectory
+from daso_bench.runner.records.study_plan import stages_of
 from daso_bench.runner.studies.plan import PlannedRun, plan_of
 from daso_bench.runner.studies.run_plan import estimate, slurm_limit
 

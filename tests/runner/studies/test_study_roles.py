@@ -14,7 +14,7 @@ from daso_bench.runner.config.compose import compose
 from daso_bench.runner.config.load import from_composed, in_its_role, requests
 from daso_bench.runner.config.parts import StudyInfo
 from daso_bench.runner.config.run_config import RunConfig
-from daso_bench.runner.records.seed_ranges import FRESH
+from daso_bench.runner.records.study_plan import FRESH
 from daso_bench.runner.studies.plan import StudyPlan, plan_of
 from daso_bench.strategies.errors import ConfigError
 

@@ -11,7 +11,7 @@ from asking import code_of
 from daso_bench.runner.config.load import requests
 from daso_bench.runner.records.json_lines import read_json
 from daso_bench.runner.records.run_directory import WRONG_REQUEST
-from daso_bench.runner.records.seed_ranges import TRIAL
+from daso_bench.runner.records.study_plan import TRIAL
 from daso_bench.runner.studies import start
 from daso_bench.runner.studies.tune import Trial, baseline_of, common_times, trials_of, winner
 from daso_bench.runner.studies.tuned_study import StudyArm, arms_of
@@ -42,18 +42,17 @@ def arms(tmp_path_factory: pytest.TempPathFactory) -> list[StudyArm]:
 
 
 @pytest.fixture(scope="module")
-def trials(arms: list[StudyArm]) -> list[Trial]:
+def trials(arms: list[StudyArm]) -> dict[str, list[Trial]]:
     return trials_of(arms, 16)
 
 
-def of(trials: list[Trial], name: str) -> list[Trial]:
-    return [trial for trial in trials if trial.arm.name == name]
-
-
-def test_every_arm_has_the_same_trials_with_the_same_seeds_on_the_validation_split(trials: list[Trial]):
-    for name in ("ddp by nodes", "ddp flat", "daso"):
-        runs = [trial.request.config for trial in of(trials, name)]
-        assert [trial.number for trial in of(trials, name)] == list(range(16))
+def test_every_arm_has_the_same_trials_with_the_same_seeds_on_the_validation_split(
+    trials: dict[str, list[Trial]],
+):
+    assert list(trials) == ["ddp by nodes", "ddp flat", "daso"]
+    for of_arm in trials.values():
+        runs = [trial.request.config for trial in of_arm]
+        assert [trial.number for trial in of_arm] == list(range(16))
         assert [run and run.seed for run in runs] == [TRIAL + number for number in range(16)]
         for run in runs:
             assert run is not None
@@ -62,8 +61,10 @@ def test_every_arm_has_the_same_trials_with_the_same_seeds_on_the_validation_spl
             assert (train.target, train.epochs, run.study.name) == (0.95, 8, "mission_tune")
 
 
-def test_trial_0_is_the_default_and_all_arms_have_the_same_common_coordinates(trials: list[Trial]):
-    flat, daso = of(trials, "ddp flat"), of(trials, "daso")
+def test_trial_0_is_the_default_and_all_arms_have_the_same_common_coordinates(
+    trials: dict[str, list[Trial]],
+):
+    flat, daso = trials["ddp flat"], trials["daso"]
     assert [trial.settings for trial in (flat[0], daso[0])] == [{}, {}]
     common = ("optimizer.lr", "schedule.warmup_epochs", "optimizer.weight_decay")
     for one, other in zip(flat[1:], daso[1:], strict=True):
@@ -99,7 +100,7 @@ def test_a_dry_run_shows_every_trial_with_its_settings_and_starts_and_writes_not
 def result(
     number: int, crossed_s: float | None = None, metric: float | None = 0.9, state: str = "finished"
 ) -> Trial:
-    what: Any = {"arm": None, "request": None, "settings": {}}
+    what: Any = {"request": None, "settings": {}}
     return Trial(**what, number=number, state=state, crossed_s=crossed_s, metric=metric, train_s=10.0)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from daso_bench.runner.config.load import requests
 from daso_bench.runner.config.run_config import RunConfig
-from daso_bench.runner.records.seed_ranges import FRESH
+from daso_bench.runner.records.study_plan import FRESH
 from daso_bench.runner.studies.search_space import with_settings
 from daso_bench.runner.studies.tuned_study import StudyArm, arms_of, write_study
 from daso_bench.strategies.errors import ConfigError

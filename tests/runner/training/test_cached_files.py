@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pictures import cats_and_dogs  # pyright: ignore[reportMissingImports] (another folder of tests)
 
-from daso_bench.datasets.file_contents import SAMPLED
+from daso_bench.datasets.verification import SAMPLED
 from daso_bench.runner.cli.main import run
 from daso_bench.runner.machine.page_cache import drop
 from daso_bench.runner.records.json_lines import read_records

@@ -12,8 +12,7 @@ from daso_bench.datasets.atomic_files import BadFile
 from daso_bench.datasets.imagefolder import ImageFolder
 from daso_bench.datasets.pixels import BadImage
 from daso_bench.runner.cli.main import run
-from daso_bench.runner.config.compose import compose
-from daso_bench.runner.config.load import dataset_of
+from daso_bench.runner.config.load import data_of
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.training.data_errors import data_errors, file_errors
 from daso_bench.strategies.errors import ConfigError, MachineError
@@ -86,11 +85,8 @@ def test_text_in_the_way_out_is_quoted_where_the_grammar_wants_it() -> None:
     with pytest.raises(ConfigError) as raised, file_errors(dataset):
         raise BadImage("a.jpg", "empty")
     _, _, words = str(raised.value).partition("daso-bench prepare ")
-    (request,) = compose(shlex.split(words), sweep=False)
-    assert request.composed is not None
-    assert dataset_of(request.composed, Path("/")) == dataclasses.replace(
-        dataset, root="/my imgs", prepared="/a,b größe", check="decode"
-    )
+    chosen, _ = data_of(shlex.split(words), cwd=Path("/"))
+    assert chosen == dataclasses.replace(dataset, root="/my imgs", prepared="/a,b größe", check="decode")
 
 
 def test_each_kind_of_trouble_has_its_error() -> None:

@@ -93,14 +93,14 @@ def test_a_run_that_reads_and_is_interrupted_ends_with_the_model_of_one_that_is_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: PackedReader, step: int
 ) -> None:
     # Where each node has one rank, no rank waits for another one's use of what is read.
-    monkeypatch.setattr(simulated_world, "ORDER_ALONE", None)
+    monkeypatch.setattr(simulated_world, "READS", True)
     cfg = with_reader(
         config(ranks=[1, 1], dataset=Blobs(augment="flip"), checkpoint_every_samples=16 * 3), reader, tmp_path
     )
     expected = in_virtual_time(cfg, checkpoints=tmp_path / "whole")
-    monkeypatch.setattr(simulated_world, "ORDER_ALONE", "not read")
+    monkeypatch.setattr(simulated_world, "READS", False)
     assert_close(in_virtual_time(cfg), expected, 0)
-    monkeypatch.setattr(simulated_world, "ORDER_ALONE", None)
+    monkeypatch.setattr(simulated_world, "READS", True)
     with pytest.raises(Dies):
         in_virtual_time(cfg, checkpoints=tmp_path / "cut", loop=dies_after(step + 1))
     assert checkpoint.complete(tmp_path / "cut")[0].name == f"step_{step:010d}"

@@ -15,7 +15,7 @@ from daso_bench.datasets.atomic_files import TEMPORARY
 from daso_bench.datasets.dataset import silent
 from daso_bench.datasets.fashion_mnist import FashionMNIST
 from daso_bench.datasets.imagefolder import ImageFolder
-from daso_bench.runner.config.reader_config import NodeBatch, path_of
+from daso_bench.runner.config.reader_config import NodeBatch
 from daso_bench.runner.training.packed_set import open_set, write_set
 from daso_bench.strategies.errors import ConfigError
 
@@ -150,13 +150,13 @@ def test_what_is_no_packed_file_is_not_written_over_and_an_empty_file_is(tmp_pat
 def test_the_file_lies_with_the_data_one_for_each_order(tmp_path: Path) -> None:
     root = str(tmp_path / "data")
     folder = tmp_path / "data" / ".daso-bench"
-    assert path_of(FashionMNIST(root=root), NodeBatch()) == folder / "fashion_mnist-shuffled0.packed"
+    assert NodeBatch().file_of(FashionMNIST(root=root)) == folder / "fashion_mnist-shuffled0.packed"
     unshuffled = NodeBatch(shuffle_seed=None)
-    assert path_of(FashionMNIST(root=root), unshuffled) == folder / "fashion_mnist-unshuffled.packed"
+    assert unshuffled.file_of(FashionMNIST(root=root)) == folder / "fashion_mnist-unshuffled.packed"
     images = ImageFolder(root=root)
-    assert path_of(images, NodeBatch()) == folder / f"{images.manifest_file.stem}-shuffled0.packed"
+    assert NodeBatch().file_of(images) == folder / f"{images.manifest_file.stem}-shuffled0.packed"
     elsewhere = ImageFolder(root=root, prepared=str(tmp_path / "kept"))
-    assert path_of(elsewhere, NodeBatch()).parent == tmp_path / "kept"
-    assert path_of(Blobs(), NodeBatch(path="/x")) == Path("/x")
+    assert NodeBatch().file_of(elsewhere).parent == tmp_path / "kept"
+    assert NodeBatch(path="/x").file_of(Blobs()) == Path("/x")
     with pytest.raises(ConfigError, match=r"^reader=node_batch: blobs has no folder .*: reader\.path=FILE$"):
-        path_of(Blobs(), NodeBatch())
+        NodeBatch().file_of(Blobs())

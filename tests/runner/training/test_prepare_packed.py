@@ -75,7 +75,7 @@ def test_a_run_records_which_file_it_has_and_takes_none_of_other_samples(images:
     (request,) = requests([*FOLDER, "reader=block", BATCH], sweep=False, cwd=Path.cwd())
     assert request.config is not None
     directory = RunDirectory.create(request.config.tree, Path.cwd())
-    Preparation(make_console())(directory, request.config)
+    Preparation(make_console()).record(directory, request.config)
     packed = read_json(directory.path / "data.json")["packed"]
     assert (packed["records"], packed["encoding"], packed["shuffle_seed"]) == (20, "image file", 0)
     put(images / "cats" / "3.png", plain(7))

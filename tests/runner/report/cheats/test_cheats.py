@@ -145,7 +145,7 @@ def _replaced_images(root: Path) -> StudyFolder:
             if run.config.study.arm == arm:
                 ready.check(run.config)
                 directory = run.create_directory()
-                ready(directory, run.config)
+                ready.record(directory, run.config)
                 assert run_here(directory) == "finished"
     return study
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sharing import Make, table, there
 
-from daso_bench.runner.records.seed_ranges import FRESH
+from daso_bench.runner.records.study_plan import FRESH
 from daso_bench.runner.report import words
 from daso_bench.runner.report.build import report
 from daso_bench.runner.report.checks import noise

@@ -9,7 +9,7 @@ import pytest
 from sharing import Make, there
 from test_speedups import answered, ends, line_of, study
 
-from daso_bench.runner.records.seed_ranges import FRESH
+from daso_bench.runner.records.study_plan import FRESH
 from daso_bench.runner.report.checks import modelled_time, noise
 from daso_bench.runner.report.claims.arm_speedup import WORK, error_of_model, rates
 from daso_bench.runner.report.claims.claim_tables import speedup_rows
