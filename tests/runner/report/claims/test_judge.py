@@ -8,12 +8,11 @@ from sharing import there
 from test_speedups import ARM, BASE, Make, answered, comparisons_of, runs_of, study
 
 from daso_bench.runner.report.build import report
-from daso_bench.runner.report.checks.check import Check
 from daso_bench.runner.report.claims.claim_tables import fairness_rows
 from daso_bench.runner.report.claims.judge import NO_ARM, JudgedClaim, judge
 from daso_bench.runner.report.claims.paper_claims import Claim, StatedConditions, load
-from daso_bench.runner.report.claims.speedups import all_speedups
-from daso_bench.runner.report.show_verdicts import show_verdicts
+from daso_bench.runner.report.claims.speedups import Check, all_speedups
+from daso_bench.runner.report.results import show_verdicts
 
 FAST = tuple(value / 1.7 for value in BASE)
 

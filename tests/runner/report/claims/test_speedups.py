@@ -12,10 +12,10 @@ from sharing import Make, table, there
 from daso_bench.runner.records.seed_ranges import FRESH
 from daso_bench.runner.report import words
 from daso_bench.runner.report.build import report
-from daso_bench.runner.report.checks import noise
 from daso_bench.runner.report.claims.arm_speedup import ArmSpeedup
 from daso_bench.runner.report.claims.claim_tables import speedup_rows
 from daso_bench.runner.report.claims.speedups import Speedups, all_speedups, speedups_of
+from daso_bench.runner.report.claims.study_checks import noise
 from daso_bench.runner.report.data.arms import Comparison, compare
 from daso_bench.runner.report.data.load import find_runs, load_run
 from daso_bench.runner.report.plots.saving_lanes import lanes
@@ -208,7 +208,7 @@ def test_a_second_baseline_that_missed_the_target_leaves_no_floor_of_it(
     assert (found.target_floor.floor, found.target_floor.unknown) == (None, why)
     (row,) = speedup_rows([found])
     assert row["to_target_noise_floor"] is None
-    told = noise.check(found)
+    told = noise(found)
     assert told.level == "amber"
     assert told.sentence.startswith(f"no noise floor of the time to target: {why}; a gain below 1.")
     assert not any("of the time to target:" in detail for detail in told.details)

@@ -10,11 +10,10 @@ import pytest
 import yaml
 from sharing import Make, agree, compared, there
 
-from daso_bench.runner.report.checks import planned_runs
-from daso_bench.runner.report.checks.check import Check
 from daso_bench.runner.report.claims.judge import judge
 from daso_bench.runner.report.claims.paper_claims import load
-from daso_bench.runner.report.claims.speedups import speedups_of
+from daso_bench.runner.report.claims.planned_runs import plan_complete
+from daso_bench.runner.report.claims.speedups import Check, speedups_of
 from daso_bench.runner.report.results import results_of
 
 SEEDS = range(5)
@@ -30,7 +29,7 @@ def study(make_run: Make, tmp_path: Path) -> Path:
 
 
 def asked(folder: Path) -> Check:
-    return planned_runs.check(there(speedups_of(compared(folder.parent))))
+    return plan_complete(there(speedups_of(compared(folder.parent))))
 
 
 def plan(folder: Path, edit: Callable[[list[dict[str, Any]]], Any]) -> None:
