@@ -70,7 +70,7 @@ NOT_COMPARED = (*(f"launcher.{key}" for key in _LAUNCHER.split()), "cluster.vali
 clock or a model."""
 
 Sides = Sequence[Sequence[Run]]  # the counted runs of the baseline and of the arm
-Values = set[tuple[str, str | None]]  # repetitions of a side with the values of their runs
+Values = list[tuple[str, str | None]]  # repetition and value of each run of a side
 
 
 @dataclass(frozen=True)
@@ -125,10 +125,10 @@ def in_words(table: Iterable[FairnessRow], most: int = 2) -> str:
     With `most` 0 the number alone.
     """
     rows = forbidding(table)
-    number = words.count(len(rows), "unequal thing")
+    number = words.count(len(rows), "unequal thing") if rows else ""
     more = [f"and {len(rows) - most} more"] if len(rows) > most else []
     sentences = "; ".join([*(row.sentence for row in rows[:most]), *more])
-    return "" if not rows else f"{number}: {sentences}" if most else number
+    return f"{number}: {sentences}" if rows and most else number
 
 
 def by_design(table: Iterable[FairnessRow], headline: str) -> list[FairnessRow]:
@@ -197,8 +197,12 @@ def _row(sides: Sides, key: str, quantity: str, read: Read) -> FairnessRow:
     """Both sides of a quantity, repetition by repetition."""
     if key in OF_ALL_WORK:
         sides = [[run for run in side if run.state == "finished" and run.stop == "budget"] for side in sides]
-    base, arm = ({(text(run.block), read(run)) for run in side} for side in sides)
-    return FairnessRow(key, quantity, _shown(base), _shown(arm), _equal(base, arm))
+    values = [[(text(run.block), read(run)) for run in side] for side in sides]
+    base, arm = (
+        "; ".join(dict.fromkeys(NOT_RECORDED if value is None else value for _, value in side)) or "no run"
+        for side in values
+    )
+    return FairnessRow(key, quantity, base, arm, _equal(*values))
 
 
 def _equal(base: Values, arm: Values) -> bool | None:
@@ -206,24 +210,13 @@ def _equal(base: Values, arm: Values) -> bool | None:
 
     None where there is nothing to compare: no run on a side, or nothing recorded on either.
     """
-    common = {block for block, _ in base} & {block for block, _ in arm}
+    common = dict(base).keys() & dict(arm).keys()
     ours, theirs = (
         {(block if common else "", value) for block, value in side if not common or block in common}
         for side in (base, arm)
     )
     unknown = not ours or not theirs or (ours == theirs and any(value is None for _, value in ours))
     return None if unknown else ours == theirs
-
-
-def _shown(side: Values) -> str:
-    """The distinct values, in the order of the repetitions."""
-    ordered = sorted(side, key=lambda pair: (_natural(pair[0]), pair[1] is None, pair[1] or ""))
-    values = dict.fromkeys(NOT_RECORDED if value is None else value for _, value in ordered)
-    return "; ".join(values) or "no run"
-
-
-def _natural(seed: str) -> tuple[int, str]:
-    return len(seed), seed
 
 
 def _medians(
@@ -284,8 +277,9 @@ def _declared(run: Run) -> list[str]:
 
 def _declared_too_much(runs: Sequence[Run]) -> str:
     more = {run.strategy_class: [key for key in _declared(run) if not below(key, MAY_DIFFER)] for run in runs}
-    declared = {name: words.listed(keys) for name, keys in sorted(more.items()) if keys}
-    return "; ".join(f"{name} declares that {keys} may differ" for name, keys in declared.items())
+    return "; ".join(
+        f"{name} declares that {words.listed(keys)} may differ" for name, keys in sorted(more.items()) if keys
+    )
 
 
 def _tuned_on(runs: Sequence[Run]) -> str:
@@ -306,12 +300,12 @@ def _too_many_threads(runs: Sequence[Run]) -> str:
 
 
 def _seeds(sides: Sides) -> FairnessRow:
-    seeds = [sorted((text(run.seed) for run in side), key=_natural) for side in sides]
-    twice = sorted({seed for side in seeds for seed in side if side.count(seed) > 1}, key=_natural)
-    wrong = "no run counts" if not all(seeds) else f"twice in an arm: {', '.join(twice)}" if twice else ""
-    base, arm = (", ".join(side) or "no run" for side in seeds)
+    base, arm = seeds = [[text(run.seed) for run in side] for side in sides]
+    twice = dict.fromkeys(seed for side in seeds for seed in side if side.count(seed) > 1)
+    wrong = f"twice in an arm: {', '.join(twice)}" if twice else "" if base and arm else "no run counts"
+    shown = (", ".join(side) or "no run" for side in seeds)
     quantity = "seeds: initial weights, order of the data"
-    return FairnessRow("seed", quantity, base, arm, seeds[0] == seeds[1], wrong=wrong)
+    return FairnessRow("seed", quantity, *shown, equal=Counter(base) == Counter(arm), wrong=wrong)
 
 
 def _strategy(run: Run) -> str | None:
@@ -323,21 +317,19 @@ def _strategy(run: Run) -> str | None:
     return ": ".join(part for part in (run.strategy, ", ".join(shown)) if part)
 
 
-def _settings(sides: Sides) -> Iterable[FairnessRow]:
+def _settings(sides: Sides) -> list[FairnessRow]:
     """A row for each key of the configuration in which the sides differ, and one for all the others."""
     compared = {id(run): _compared(run) for side in sides for run in side}
-    names = sorted({name for keys in compared.values() for name in keys if not below(name, ["strategy"])})
 
     def reader(name: str) -> Read:
         return lambda run: text(compared[id(run)].get(name, "not set")) if run.config else None
 
+    names = sorted({name for keys in compared.values() for name in keys if not below(name, ["strategy"])})
     rows = [_row(sides, name, name, reader(name)) for name in names]
     rest = [row.equal for row in rows if row.equal is not False]
     keys, equal = f"{len(rest)} keys", None if None in rest else True
-    return [
-        *(row for row in rows if row.equal is False),
-        FairnessRow("configuration", "configuration", keys, keys, equal),
-    ]
+    others = FairnessRow("configuration", "configuration", keys, keys, equal)
+    return [*(row for row in rows if row.equal is False), others]
 
 
 def _compared(run: Run) -> dict[str, Any]:
