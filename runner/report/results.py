@@ -4,7 +4,7 @@
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -65,24 +65,21 @@ class Results:
         """A sentence for each place of the records that could not be read."""
         return [sentence for run in self.runs for sentence in run.damage]
 
+    def title(self, comparison: Comparison) -> str:
+        """Model and data, and what else sets it apart from other configured comparisons."""
+        worlds, sizes = ({getattr(each, name) for each in self.configured} for name in ("world", "size"))
+        parts = (
+            f"{comparison.model} on {comparison.dataset}",
+            words.world(comparison.world) if len(worlds) > 1 else "",
+            comparison.size if len(sizes) > 1 else "",
+            row_of(comparison, self.configured),
+        )
+        return ", ".join(part for part in parts if part)
+
     @cached_property
     def titles(self) -> list[str]:
         """The title of each configured comparison, in their order."""
-        worlds, sizes = {c.world for c in self.configured}, {c.size for c in self.configured}
-        return [
-            ", ".join(
-                filter(
-                    None,
-                    (
-                        f"{each.model} on {each.dataset}",
-                        words.world(each.world) if len(worlds) > 1 else "",
-                        each.size if len(sizes) > 1 else "",
-                        row_of(each, self.configured),
-                    ),
-                )
-            )
-            for each in self.configured
-        ]
+        return [self.title(comparison) for comparison in self.configured]
 
     def anchors(self, comparisons: Iterable[Comparison]) -> list[tuple[str, str]]:
         """Where the page has the commands of these comparisons: anchor and title of each."""
@@ -113,31 +110,26 @@ def show_verdicts(directory: Path, config_dir: Path | None) -> int:
     """Print every claim with its verdicts; returns the exit code. Raises ConfigError without a run."""
     results = results_of(directory, "claims", config_dir)
     console = make_console()
-    console.print(verdict_table(results.judged))
-    for run in results.copied:
-        say(console, run.found_again)
-    for speedups in results.speedups:
-        comparison = speedups.comparison
-        row = row_of(comparison, [other.comparison for other in results.speedups])
-        say(console, "")
-        say(console, f"{comparison.study}, {row}" if row else comparison.study, "bold")
-        checks = (f"{check.name} ({check.level}): {check.sentence}" for check in speedups.checks)
-        for sentence in filter(None, (recommendation(speedups), limits(speedups), *checks)):
-            say(console, f"  {sentence}")
-        cores = matrix(comparison)
-        if isinstance(cores, Matrix):
-            say(console, f"  {cores.sentence}")
-    return 0
-
-
-def verdict_table(all_judged: Sequence[JudgedClaim]) -> Table:
-    """A line per claim, arm and configuration."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for header in ("claim", "claimed", "compared", "measured", "verdict", "remarks"):
         table.add_column(header, overflow="fold")  # nothing is cut where it does not fit
-    for row in claim_rows(all_judged):
+    for row in claim_rows(results.judged):
         place = f" ({row['where']})" if row["where"] else ""
         compared = f"{row['arm']} against {row['comparator']}{place}"
         cells = (row["claim"], row["claimed"], compared, row["measured"], row["verdict"], row["remarks"])
         table.add_row(*map(Text, cells))
-    return table
+    console.print(table)
+    for run in results.copied:
+        say(console, run.found_again)
+    for speedups in results.speedups:
+        comparison = speedups.comparison
+        row = row_of(comparison, [each.comparison for each in results.speedups])
+        cores = matrix(comparison)
+        say(console, "")
+        say(console, f"{comparison.study}, {row}" if row else comparison.study, "bold")
+        sentences = [recommendation(speedups), limits(speedups)]
+        sentences += [f"{check.name} ({check.level}): {check.sentence}" for check in speedups.checks]
+        sentences += [cores.sentence] if isinstance(cores, Matrix) else []
+        for sentence in filter(None, sentences):
+            say(console, f"  {sentence}")
+    return 0

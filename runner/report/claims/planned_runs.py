@@ -6,7 +6,6 @@ docs/method.md, "Plan and records".
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,16 +24,14 @@ NO_PLAN = "no plan was written before the runs"
 
 def plan_complete(study: Speedups) -> Check:
     """Red where runs differ from the plan, amber without a plan; both make the verdicts exploratory."""
-    runs_in: dict[Path, list[Run]] = defaultdict(list)  # by folder of the study
-    for run in study.comparison.runs:
-        runs_in[run.folder.resolve().parent].append(run)
-    plans = {folder: stages_of(folder) for folder in sorted(runs_in)}
+    folders = {run.folder.resolve().parent for run in study.comparison.runs}
+    plans = {folder: stages_of(folder) for folder in sorted(folders)}
     if not all(plans.values()):
         return Check(name=NAME, level="amber", sentence=NO_PLAN, exploratory=NO_PLAN)
     found = [
         difference
         for folder, stages in plans.items()
-        for difference in _differences(study.comparison, folder, runs_in[folder], stages)
+        for difference in _differences(study.comparison, folder, stages)
     ]
     if not found:
         count = words.count(len(study.comparison.runs), "run")
@@ -45,9 +42,10 @@ def plan_complete(study: Speedups) -> Check:
 
 
 def _differences(
-    comparison: Comparison, folder: Path, runs: Sequence[Run], stages: Sequence[Stage]
+    comparison: Comparison, folder: Path, stages: Sequence[Stage]
 ) -> Iterator[tuple[str, list[str]]]:
     """(sentence, ids of the runs) for each kind of difference between the runs of a folder and their plan."""
+    runs = [run for run in comparison.runs if run.folder.resolve().parent == folder]
     stage_of: dict[str, int] = {}
     for number, stage in enumerate(stages):
         for name in stage.runs:
@@ -64,11 +62,9 @@ def _differences(
     ]
     if late:
         yield f"{len(late)} of {len(runs)} runs planned after the start", late
-    changes: dict[str, list[str]] = defaultdict(list)
-    for run, stage in planned:
-        for change in _changes(run, stage):
-            changes[change].append(run.run_id)
-    yield from changes.items()
+    changes = [(change, run.run_id) for run, stage in planned for change in _changes(run, stage)]
+    for change in dict.fromkeys(change for change, _ in changes):
+        yield change, [name for each, name in changes if each == change]
     ended = [(stage_of[run.run_id], run.ended_unix or math.inf) for run, _ in planned]
     for arm in comparison.arms:
         if added := _added_after_results(arm, stages, stage_of, ended):
@@ -93,11 +89,8 @@ def _missing(comparison: Comparison, folder: Path, stage_of: Mapping[str, int]) 
             gone.append(name)
     for arm in comparison.arms:
         done = {run.block for run in arm.counted}
-        gone += [
-            run.run_id
-            for run in arm.runs
-            if run.run_id in stage_of and not run.counted and run.block not in done
-        ]
+        # What counts is in `done`.
+        gone += [run.run_id for run in arm.runs if run.run_id in stage_of and run.block not in done]
     return gone
 
 

@@ -6,7 +6,7 @@ Source: docs/method.md, "Statistics of ratios" and "Noise floor".
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -144,31 +144,31 @@ def speedups_of(comparison: Comparison, references: Sequence[Reference] = ()) ->
     lines = arm_speedups(baseline, others, budget)
     placebo = arm_speedups(baseline, [placebo_arm], budget)[0] if placebo_arm else None
     clock = _clock_floor(baseline, same_seeds) if same_seeds else None
-    # Seeds change no simulated time of equal work: it is known without a second baseline.
-    fixed_fresh = None
-    if comparison.world == "simulated":
+    virtual, fresh_quality = comparison.world == "simulated", None
+    if virtual:
         errors = [error for line in lines if (error := error_of_model(baseline, line.arm))]
         clock = model_floor(errors, clock, baseline.jitters)
-        fixed_fresh = None if baseline.jitters else Floor(value=0.0)
-    fixed_floor, target_floor = (
-        NoiseFloor(clock=clock, fresh=fixed_fresh),
-        NoiseFloor(clock=clock, fresh=None),
-    )
-    fresh_points = None
+    # Seeds change no simulated time of equal work: it is known without a second baseline.
+    known = Floor(value=0.0) if virtual and not baseline.jitters else None
+    fixed_floor, target_floor = (NoiseFloor(clock=clock, fresh=fresh) for fresh in (known, None))
     if fresh_seeds:
         twice = (baseline, fresh_seeds)
         no_time = ["the study has no target"] if budget is None else TO_TARGET.missing(*twice)
         fixed_floor = _floor(clock, fixed_work(*twice), ALL_WORK.missing(*twice))
         target_floor = _floor(clock, to_target(*twice, budget), no_time)
         fresh_quality = final_quality(*twice)
-        fresh_points = fresh_quality.difference if fresh_quality else None
     floors = (fixed_floor.floor, target_floor.floor)
     faster = [
         (line.arm, work)
-        for place, work in enumerate(WORK)
         for line in lines
-        if line.arm.runs[0].strategy == "ddp" and (ratio := ratios(line)[place])
-        if (floor := floors[place]) is not None and ratio.low > 1 + floor
+        if line.arm.runs[0].strategy == "ddp"
+        for work, ratio, floor in _with_floor(line, floors)
+        if ratio.low > 1 + floor
+    ]
+    different = [
+        f"the placebo differs from the baseline in {work}: {ratio.low:.3f} to {ratio.high:.3f}"
+        for work, ratio, floor in (_with_floor(placebo, floors) if placebo else ())
+        if placebo_differs(ratio.low, ratio.high, floor)
     ]
     guard = check_convergence(comparison, baseline, references)
     untimed = {reason for run in comparison.runs if run.counted for reason in run.timing_reasons}
@@ -180,12 +180,12 @@ def speedups_of(comparison: Comparison, references: Sequence[Reference] = ()) ->
         placebo=placebo,
         fixed_floor=fixed_floor,
         target_floor=target_floor,
-        fresh_points=fresh_points,
+        fresh_points=fresh_quality.difference if fresh_quality else None,
         bound=bound_of(baseline),
         budget_s=budget,
         forbidden=(
             *filter(None, [guard.weak]),
-            *(_different(placebo, floors) if placebo else ()),
+            *different,
             *(f"times of some runs are not valid: {reason}" for reason in sorted(untimed)),
         ),
         faster=tuple(arm for arm in others if arm in (one for one, _ in faster)),
@@ -231,10 +231,8 @@ def _floor(clock: Floor | None, again: Ratio | None, why: Sequence[str]) -> Nois
     return NoiseFloor(clock=clock, fresh=fresh, unknown="" if fresh else "; ".join(why))
 
 
-def _different(placebo: ArmSpeedup, floors: Sequence[float | None]) -> list[str]:
-    """In what the placebo differs from the baseline by more than the noise floor."""
-    return [
-        f"the placebo differs from the baseline in {work}: {ratio.low:.3f} to {ratio.high:.3f}"
-        for work, ratio, floor in zip(WORK, ratios(placebo), floors, strict=True)
-        if ratio is not None and floor is not None and placebo_differs(ratio.low, ratio.high, floor)
-    ]
+def _with_floor(line: ArmSpeedup, floors: Sequence[float | None]) -> Iterator[tuple[str, Ratio, float]]:
+    """(time, ratio, noise floor) of the headlines that have both."""
+    for work, ratio, floor in zip(WORK, ratios(line), floors, strict=True):
+        if ratio is not None and floor is not None:
+            yield work, ratio, floor

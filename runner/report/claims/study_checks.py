@@ -130,16 +130,12 @@ def noise(study: Speedups) -> Check:
         if floor.biased:
             wrong.append(f"{work}: two runs with the same seeds differ by more than chance")
         details.append(f"Noise floor of the {work}: {100 * floor.floor:.2g} %.")
-        gains = {
-            line.arm.label: smallest_gain(ratio, floor.floor)
-            for line in study.lines
-            if (ratio := ratios(line)[place])
-        }
-        if gains:
-            least.append(f"{min(gains.values()):.2f}\N{MULTIPLICATION SIGN} in the {work}")
+        found = [(line.arm.label, ratio) for line in study.lines if (ratio := ratios(line)[place])]
+        gains = {label: smallest_gain(ratio, floor.floor) for label, ratio in found}
         details += [
-            f"{label}: a gain below {gain:.2f} in the {work} would not show." for label, gain in gains.items()
+            f"{name}: a gain below {gain:.2f} in the {work} would not show." for name, gain in gains.items()
         ]
+        least += [f"{min(gains.values()):.2f}\N{MULTIPLICATION SIGN} in the {work}"] if gains else []
     shown = [f"a gain below {' or '.join(least)} would not show"] if least else details[:1]
     return Check(
         name="noise",
