@@ -1,6 +1,5 @@
 """Computing efficiency: what cores do together over what one does alone, with intervals and headroom."""
 
-import dataclasses
 import json
 import math
 from collections.abc import Sequence
@@ -13,9 +12,9 @@ import pytest
 from core_studies import ALONE, SPREADS, Core, Make, made, usual
 from scipy.stats import t
 from sharing import section_of, tables_of, there
+from test_speedups import claim_of
 
 from daso_bench.runner.report.build import report
-from daso_bench.runner.report.claims import paper_claims
 from daso_bench.runner.report.claims.core_efficiency import (
     Matrix,
     efficiency_words,
@@ -218,8 +217,7 @@ def test_where_an_arm_does_more_than_all_cores_no_headroom_is_told(make_run: Mak
 
 def times_as_efficient(value: float) -> Claim:
     """HSGD's claim, with another number."""
-    (known,) = [claim for claim in paper_claims.load() if claim.id == "hsgd_efficiency"]
-    return dataclasses.replace(known, value=value)
+    return claim_of("hsgd_efficiency", value=value)
 
 
 def answered(comparison: Comparison) -> Speedups:
@@ -296,7 +294,7 @@ def test_a_faster_flat_ddp_takes_no_verdict_from_a_claim_that_names_native(make_
     judged = {one.comparator: one for one in verdicts(given, times_as_efficient(3))}
     assert judged["native"].verdict.word == "reproduced", judged["native"].verdict.reasons
     assert judged["ddp flat"].measured.startswith("1.5")
-    (other,) = verdicts(given, replace(times_as_efficient(3), comparator="ddp"))
+    (other,) = verdicts(given, claim_of("hsgd_efficiency", value=3.0, comparator="ddp"))
     assert other.verdict.word == "no verdict"
     assert any(reason.startswith("wrong baseline: ddp flat") for reason in other.verdict.reasons)
 

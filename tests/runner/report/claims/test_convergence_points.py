@@ -11,7 +11,7 @@ import yaml
 from asking import requests
 from sharing import there
 from test_bounds import stating
-from test_speedups import BASE, Make, comparisons_of, runs_of, study
+from test_speedups import BASE, Make, claim_of, comparisons_of, runs_of, study
 
 from daso_bench.runner.config import groups
 from daso_bench.runner.report.claims.claim_tables import speedup_rows
@@ -127,8 +127,7 @@ def held(root: Path, *references: Reference) -> Speedups:
 
 def judged(speedups: Speedups, **changes: Any) -> JudgedClaim:
     """The verdict on DASO's claim, with `changes`."""
-    (claim,) = [claim for claim in load_claims() if claim.id == "daso_time"]
-    (found,) = judge([replace(claim, **changes)], [speedups])
+    (found,) = judge([claim_of("daso_time", **changes)], [speedups])
     return found
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from daso_bench.runner.report import words
 from daso_bench.runner.report.build import report
 from daso_bench.runner.report.claims.arm_speedup import ArmSpeedup
 from daso_bench.runner.report.claims.claim_tables import speedup_rows
+from daso_bench.runner.report.claims.paper_claims import Claim, load
 from daso_bench.runner.report.claims.speedups import Speedups, all_speedups, speedups_of
 from daso_bench.runner.report.claims.study_checks import noise
 from daso_bench.runner.report.data.arms import Comparison, compare
@@ -72,6 +74,12 @@ def runs_of(make_run: Make, root: Path, arm: str, times: Sequence[float], *value
     place = {"arm": arm, "role": ""} | more.pop("place", {})
     for seed, whole_s in enumerate(times):
         make_run(root, arm.split()[0], seed, *values, train_s=whole_s / 4, place=place, **more)
+
+
+def claim_of(name: str, **changes: Any) -> Claim:
+    """The shipped claim of that name, with `changes`."""
+    (claim,) = [claim for claim in load() if claim.id == name]
+    return replace(claim, **changes)
 
 
 def comparisons_of(root: Path) -> list[Comparison]:
