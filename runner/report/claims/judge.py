@@ -8,7 +8,9 @@ docs/method.md, "Headlines" and "Verdict on a claim"; the rules are in `runner/r
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
+from typing import Any
 
 from .. import words
 from ..data.arms import Arm, Comparison
@@ -16,7 +18,7 @@ from ..data.load import Run, value_at
 from ..statistics import quality, verdict
 from ..statistics.several_arms import Family
 from ..statistics.verdict import Conditions, Hypothesis, Verdict
-from ..statistics.welch import FEWEST_RUNS, Estimate, Interval, Ratio
+from ..statistics.welch import FEWEST_RUNS, Estimate, Ratio
 from . import recorded
 from .arm_speedup import ArmSpeedup, evaluations, rates
 from .bounds import ceiling_of
@@ -169,12 +171,15 @@ def _forbidden(claim: Claim, study: Speedups, arm: Arm) -> Iterator[str]:
 
 
 def _by_checks(claim: Claim, study: Speedups, arm: Arm, name: str = "") -> Iterator[str]:
-    """Why the checks of the study, or the one called `name`, forbid a verdict on this pair of arms."""
+    """Why the checks of the study, or the one called `name`, forbid a verdict on this pair of arms.
+
+    Which claims a baseline forbids that is not strong depends on the claim: see `_forbidden`.
+    """
     for check in study.checks:
-        # A claim that names its comparator needs no strong baseline.
-        needed = study.against is study.baseline or check.name != "baseline strong"
+        if check.name == "baseline strong" or name not in ("", check.name):
+            continue
         for label in dict.fromkeys((arm.label, study.against.label, *study.baselines)):
-            why = check.forbids.get(label, "") if needed and name in ("", check.name) else ""
+            why = check.forbids.get(label, "")
             if why and (why != ALONE or claim.headline != "efficiency"):
                 yield f"{label}: {why}"
 
@@ -226,61 +231,44 @@ def _by_headline(
 ) -> tuple[Verdict, str]:
     """The verdict by the claim's own headline, and the measured value in words."""
 
-    def estimates(value: Value, verdicts: int = 1) -> tuple[Interval | None, Family | None]:
-        """The interval of the line, and its estimate with those of all other arms; None if it has none.
-
-        verdicts: how many a joined one is made of.
-        """
+    def by(rule: Callable[..., Verdict], value: Value, *, verdicts: int = 1, **more: Any) -> Verdict:
+        """The verdict of a rule of `statistics` on `value`; `verdicts`: how many a joined one is made of."""
         own = value(line)
-        if own is None:
-            return None, None
         others = [each for one in study.lines if one is not line and (each := value(one)) is not None]
-        return own.interval, Family(own=own, others=others, verdicts=verdicts)
+        family = Family(own=own, others=others, verdicts=verdicts) if own else None
+        given = {"conditions": conditions, "family": family, **more}
+        return rule(hypothesis, own and own.interval, **given)
 
-    def time(value: Value, verdicts: int = 1) -> Verdict:
-        ends, family = estimates(value, verdicts)
-        return verdict.ratio_verdict(hypothesis, ends, conditions, family=family)
+    def final(each: ArmSpeedup) -> Estimate | None:
+        return each.quality
 
-    def no_loss(verdicts: int = 1) -> Verdict:
-        ends, family = estimates(lambda each: each.quality, verdicts)
-        return quality.no_loss(hypothesis, ends, conditions, diverged=line.diverged, family=family)
-
-    def better(value: Value, conditions: Conditions) -> Verdict:
-        ends, family = estimates(value)
-        return quality.better(
-            hypothesis,
-            ends,
-            conditions,
-            fresh_difference=study.fresh_points,
-            diverged=line.diverged,
-            family=family,
-        )
-
+    no_loss = partial(by, quality.no_loss, final, diverged=line.diverged)
+    better = partial(by, quality.better, diverged=line.diverged, fresh_difference=study.fresh_points)
     match claim.headline, claim.direction:
         case "quality", "not_worse":
             return no_loss(), _points(line)
         case "quality", _:
-            return better(lambda each: each.quality, conditions), _points(line)
+            return better(final), _points(line)
         case "quality_at_time", _:
             spent = [run.train_s for run in study.against.complete if run.train_s]
             if not spent:
                 reasons = ("no run of the comparator did all its work",)
                 return Verdict(word="no verdict", reasons=reasons), ""
             points, steps = _points_at(study, median(spent)), rates(study.against, line.arm)
-            made = better(points, quality.at_equal_time(conditions, steps and steps.interval))
+            made = better(points, conditions=quality.at_equal_time(conditions, steps and steps.interval))
             found = points(line)
             measured = f"{found.difference:+.2f} points" if found else "no difference"
             return made, f"{measured} at equal time, {words.interval(steps)} in time per sample"
         case "time_to_target", _:
-            return time(lambda each: each.to_target), f"{words.interval(line.to_target)} in time to target"
+            made = by(verdict.ratio_verdict, lambda each: each.to_target)
+            return made, f"{words.interval(line.to_target)} in time to target"
         case "efficiency", _:
             # Of the runs that did all their work; fairness requires the same machines.
-            made = time(lambda each: rates(study.against, each.arm))
+            made = by(verdict.ratio_verdict, lambda each: rates(study.against, each.arm))
             return made, f"{words.interval(rates(study.against, line.arm))} in samples per second"
         case _:
-            joined = quality.join(
-                time(lambda each: each.fixed_work, 2), no_loss(2), quantifier=claim.quantifier
-            )
+            time = by(verdict.ratio_verdict, lambda each: each.fixed_work, verdicts=2)
+            joined = quality.join(time, no_loss(verdicts=2), quantifier=claim.quantifier)
             return joined, f"{words.interval(line.fixed_work)} in time, {_points(line)}"
 
 

@@ -23,6 +23,7 @@ from daso_bench.runner.report.claims.core_efficiency import (
 from daso_bench.runner.report.claims.judge import JudgedClaim, judge
 from daso_bench.runner.report.claims.paper_claims import Claim
 from daso_bench.runner.report.claims.speedups import Speedups, speedups_of
+from daso_bench.runner.report.claims.study_checks import baseline_strong
 from daso_bench.runner.report.data.arms import Comparison
 from daso_bench.runner.report.data.means import TIME_SHARES
 from daso_bench.runner.report.sections.efficiency import EfficiencySection
@@ -291,6 +292,7 @@ def test_a_faster_flat_ddp_takes_no_verdict_from_a_claim_that_names_native(make_
     given = answered(made(make_run, tmp_path, arms))
     assert [arm.label for arm in given.faster] == ["ddp flat"]
     assert given.wrong[0].startswith("wrong baseline: ddp flat is faster")
+    given = replace(given, checks=(baseline_strong(given),))
     judged = {one.comparator: one for one in verdicts(given, times_as_efficient(3))}
     assert judged["native"].verdict.word == "reproduced", judged["native"].verdict.reasons
     assert judged["ddp flat"].measured.startswith("1.5")
