@@ -93,19 +93,16 @@ def headroom(comparison: Comparison, comparator: Arm, floor: float) -> Bound:
 
     `floor`: the study's noise, m.
     """
-    made, cores = matrix(comparison), cores_of(comparator)
+    made = matrix(comparison)
     lines = made.lines if isinstance(made, Matrix) else []
     line = next((line for line in lines if line.arm is comparator), None)
     why = made.no_headroom if isinstance(made, Matrix) else made
-    if line is None or why:
+    cores = cores_of(comparator)
+    if line is None or cores is None or why:
         unknown = f"headroom not known: {why or f'no line of {comparator.label}'}"
         return Bound(value=None if cores is None else float(cores), of="cores", unknown=unknown)
-    impossible = ""
-    if cores is not None and line.headroom > cores * (1 + floor):
-        impossible = (
-            f"{comparator.label} on {cores} cores is slower than one core alone (headroom "
-            f"{line.headroom:.3g}): {SLOWER}"
-        )
+    slower = f"{comparator.label} on {cores} cores is slower than one core alone: {SLOWER}"
+    impossible = slower if line.headroom > cores * (1 + floor) else ""
     return Bound(value=line.headroom, limit=line.headroom_limit, of="cores", impossible=impossible)
 
 

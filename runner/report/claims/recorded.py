@@ -53,37 +53,28 @@ def hosts(run: Run) -> list[str]:
 
 def cores(run: Run) -> int | None:
     """Cores that a run's ranks may use, of all hosts together; None if it is not known."""
-    return sum(_cores_of_hosts(run).values()) or None
-
-
-def _cores_of_hosts(run: Run) -> dict[str, int]:
-    """Cores by host; empty if one is not known."""
-    cores: dict[str, set[int]] = defaultdict(set)
-    for row in ranks_of(run):
-        if not isinstance(row.get("cores"), list):
-            return {}
-        cores[str(row.get("host"))].update(row["cores"])
-    least = {host: len(numbers) for host, numbers in cores.items()}
-    if not least or not all(least.values()):
-        return {}
-    # A container's quota may be below its affinity; it is recorded for rank 0's host.
-    quota, first = run.environment.get("cores"), next(iter(least))
-    if not isinstance(quota, int):
-        return least
-    if value_at(run.config, "launcher", "pin"):
-        # Ranks that are bound to cores record only those; the nodes of a run are alike.
-        return dict.fromkeys(least, quota)
-    return least | {first: min(least[first], quota)}
+    return sum(cores for _, cores in _loads(run)) or None
 
 
 def _loads(run: Run, *, helpers: int = 0) -> list[tuple[int, int]]:
     """(threads, cores) of each host, with `helpers` more threads for each rank; empty if one is not known."""
     threads: dict[str, int] = defaultdict(int)
+    numbers: dict[str, set[int]] = defaultdict(set)
     for row in ranks_of(run):
-        if not isinstance(row.get("threads"), int):
+        known = isinstance(row.get("threads"), int) and isinstance(row.get("cores"), list)
+        if not known or not row["cores"]:
             return []
         threads[str(row.get("host"))] += row["threads"] + helpers
-    return [(threads[host], cores) for host, cores in _cores_of_hosts(run).items()]
+        numbers[str(row.get("host"))].update(row["cores"])
+    cores = {host: len(of_host) for host, of_host in numbers.items()}
+    quota = run.environment.get("cores")
+    if cores and isinstance(quota, int):
+        # Ranks that are bound to cores record only those; the nodes of a run are alike. Else a container's
+        # quota may be below its affinity; it is recorded for rank 0's host.
+        first = next(iter(cores))
+        bound = value_at(run.config, "launcher", "pin")
+        cores = dict.fromkeys(cores, quota) if bound else cores | {first: min(cores[first], quota)}
+    return [(threads[host], cores[host]) for host in cores]
 
 
 def most_threads(run: Run) -> tuple[int, int] | None:

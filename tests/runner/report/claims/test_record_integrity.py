@@ -1,7 +1,6 @@
 """An arm with distrusted runs, or faster than anything can be, gets no verdict and its reason is shown."""
 
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -90,15 +89,3 @@ def test_other_ranks_or_uneven_devices_have_no_such_bound(make_run: Make, tmp_pa
     assert records_intact(speedups).forbids
     balanced = replace(speedups.bound, of="balance and communication")
     assert not records_intact(replace(speedups, bound=balanced)).forbids
-
-
-def test_a_copied_run_directory_is_told_in_one_line(make_run: Make, tmp_path: Path) -> None:
-    """Also a copy under another name: the one that has its run's name counts, and nothing is unequal."""
-    study(make_run, tmp_path)
-    path = next((tmp_path / "quick").glob("daso-*-s2-*"))
-    shutil.copytree(path, tmp_path / "quick" / "a_copy")
-    results = results_of(tmp_path, "test", None)
-    speedups = only(results)
-    (line,) = records_intact(speedups).details
-    assert line == f"{path.name} was found twice and counts once: quick/{path.name}, quick/a_copy"
-    assert all(not check.forbids for check in speedups.checks if check.name in ("fair", "records intact"))
