@@ -10,6 +10,7 @@ guard"; the tests are in `runner/report/statistics/noise_floor.py`.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -94,8 +95,16 @@ def load(folders: Sequence[Path] = ()) -> list[Reference]:
 
     Raises ConfigError: a file is no such file; names it, the key, the value and what is allowed.
     """
-    files = (file for folder in (groups.CONF, *folders) for file in sorted((folder / FOLDER).glob("*.yaml")))
-    return [read(file) for file in files]
+    return [*_shipped(), *(reference for folder in folders for reference in _of_folder(folder))]
+
+
+@cache
+def _shipped() -> tuple[Reference, ...]:
+    return _of_folder(groups.CONF)
+
+
+def _of_folder(folder: Path) -> tuple[Reference, ...]:
+    return tuple(read(file) for file in sorted((folder / FOLDER).glob("*.yaml")))
 
 
 def read(file: Path) -> Reference:

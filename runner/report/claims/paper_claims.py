@@ -10,6 +10,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -141,17 +142,27 @@ def load(folders: Sequence[Path] = ()) -> list[Claim]:
     Raises:
         ConfigError: a file is no such file; names it, the key, the value and what is allowed.
     """
-    strategies = list(groups.entries("strategy", folders))
-    claims: dict[str, Claim] = {}
-    for folder in (groups.CONF, *folders):
-        of_folder: dict[str, Claim] = {}
-        files = sorted((folder / FOLDER).glob("*.yaml"))
-        for claim in (claim for file in files for claim in read(file, strategies)):
-            if other := of_folder.get(claim.id):
-                raise ConfigError(f"{claim.file}: id={claim.id}: is there already, in {other.file}")
-            of_folder[claim.id] = claim
-        claims |= of_folder
+    strategies = tuple(groups.entries("strategy", folders))
+    claims = dict(_shipped())
+    for folder in folders:
+        claims |= _of_folder(folder, strategies)
     return list(claims.values())
+
+
+@cache
+def _shipped() -> Mapping[str, Claim]:
+    return _of_folder(groups.CONF, tuple(groups.entries("strategy")))
+
+
+def _of_folder(folder: Path, strategies: Sequence[str]) -> dict[str, Claim]:
+    """The claims of a folder by their ids. Raises ConfigError where two have one."""
+    claims: dict[str, Claim] = {}
+    files = sorted((folder / FOLDER).glob("*.yaml"))
+    for claim in (claim for file in files for claim in read(file, strategies)):
+        if other := claims.get(claim.id):
+            raise ConfigError(f"{claim.file}: id={claim.id}: is there already, in {other.file}")
+        claims[claim.id] = claim
+    return claims
 
 
 def read(file: Path, strategies: Sequence[str]) -> list[Claim]:
