@@ -302,10 +302,11 @@ def _too_many_threads(runs: Sequence[Run]) -> str:
 def _seeds(sides: Sides) -> FairnessRow:
     base, arm = seeds = [[text(run.seed) for run in side] for side in sides]
     twice = dict.fromkeys(seed for side in seeds for seed in side if side.count(seed) > 1)
-    wrong = f"twice in an arm: {', '.join(twice)}" if twice else "" if base and arm else "no run counts"
-    shown = (", ".join(side) or "no run" for side in seeds)
-    quantity = "seeds: initial weights, order of the data"
-    return FairnessRow("seed", quantity, *shown, equal=Counter(base) == Counter(arm), wrong=wrong)
+    wrong = f"twice in an arm: {', '.join(twice)}" if twice else ""
+    if not all(seeds):
+        wrong = "no run counts"
+    equal, shown = Counter(base) == Counter(arm), [", ".join(side) or "no run" for side in seeds]
+    return FairnessRow("seed", "seeds: initial weights, order of the data", *shown, equal=equal, wrong=wrong)
 
 
 def _strategy(run: Run) -> str | None:
