@@ -169,7 +169,7 @@ def test_an_unknown_bound_is_no_number_anywhere(make_run: Make, tmp_path: Path):
 
 
 WORDS = "launcher=simulated cluster.nodes=2 cluster.ranks_per_node=2 cluster.device.tflops=null model=mlp "
-WORDS += "cluster.device.samples_per_second=2000 cluster.device.fixed_ms=0.5 train.epochs=2 "
+WORDS += "cluster.device.samples_per_second=2000 cluster.device.fixed_ms=0.5 train.epochs=1 "
 WORDS += "cluster.device.speeds=[1,1,0.5,0.25] train.checkpoint_every_samples=null"
 
 
