@@ -219,7 +219,7 @@ def _claims(arguments: list[str]) -> int:
     add_config_dir(parser)
     options = parser.parse_args(arguments)
     if options.directory is not None:
-        from ..report.show_verdicts import show_verdicts
+        from ..report.results import show_verdicts
 
         return show_verdicts(Path(options.directory), folder_of(options.config_dir))
     from ..report.claims.paper_claims import show

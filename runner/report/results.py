@@ -1,30 +1,29 @@
-"""What a report is made of: runs, comparisons, speed-ups, checks and verdicts, from run directories alone."""
+"""What a report is made of: runs, comparisons, speed-ups, checks and verdicts, from run directories alone.
+
+`daso-bench claims DIR` prints the verdicts, and the sentences of the report's page one.
+"""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from rich.table import Table
+from rich.text import Text
+
+from ..records.display import make_console, say
 from . import words
-from .checks import baseline_strength, fair, modelled_time, noise, planned_runs, record_integrity
-from .checks.check import Check
+from .answers import limits, recommendation
 from .claims import convergence_points, paper_claims
+from .claims.claim_tables import claim_rows
+from .claims.core_efficiency import Matrix, matrix
 from .claims.judge import JudgedClaim, judge
 from .claims.speedups import Speedups, all_speedups
+from .claims.study_checks import CHECKS
 from .data.arms import Comparison, compare, row_of
 from .data.examination import examined
 from .data.load import Run, load_runs
-
-CHECKS: tuple[Callable[[Speedups], Check], ...] = (
-    record_integrity.check,  # first: a run that counts in no number makes its arm unequal too
-    fair.check,
-    planned_runs.check,
-    baseline_strength.check,
-    noise.check,
-    modelled_time.check,
-)
-"""In the order of the strip on page one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,21 +65,21 @@ class Results:
         """A sentence for each place of the records that could not be read."""
         return [sentence for run in self.runs for sentence in run.damage]
 
+    def title(self, comparison: Comparison) -> str:
+        """Model and data, and what else sets it apart from other configured comparisons."""
+        worlds, sizes = ({getattr(each, name) for each in self.configured} for name in ("world", "size"))
+        parts = (
+            f"{comparison.model} on {comparison.dataset}",
+            words.world(comparison.world) if len(worlds) > 1 else "",
+            comparison.size if len(sizes) > 1 else "",
+            row_of(comparison, self.configured),
+        )
+        return ", ".join(part for part in parts if part)
+
     @cached_property
     def titles(self) -> list[str]:
         """The title of each configured comparison, in their order."""
-        worlds, sizes = {c.world for c in self.configured}, {c.size for c in self.configured}
-        return [
-            ", ".join(
-                [
-                    f"{comparison.model} on {comparison.dataset}",
-                    *([words.world(comparison.world)] if len(worlds) > 1 else []),
-                    *([comparison.size] if len(sizes) > 1 and comparison.size else []),
-                    *([row] if (row := row_of(comparison, self.configured)) else []),
-                ]
-            )
-            for comparison in self.configured
-        ]
+        return [self.title(comparison) for comparison in self.configured]
 
     def anchors(self, comparisons: Iterable[Comparison]) -> list[tuple[str, str]]:
         """Where the page has the commands of these comparisons: anchor and title of each."""
@@ -105,3 +104,32 @@ def results_of(directory: Path, asked: str, config_dir: Path | None) -> Results:
     speedups = [replace(study, checks=tuple(check(study) for check in CHECKS)) for study in studies]
     judged = judge(paper_claims.load(folders), speedups, comparisons)
     return Results(runs=runs, comparisons=comparisons, speedups=speedups, judged=judged)
+
+
+def show_verdicts(directory: Path, config_dir: Path | None) -> int:
+    """Print every claim with its verdicts; returns the exit code. Raises ConfigError without a run."""
+    results = results_of(directory, "claims", config_dir)
+    console = make_console()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for header in ("claim", "claimed", "compared", "measured", "verdict", "remarks"):
+        table.add_column(header, overflow="fold")  # nothing is cut where it does not fit
+    for row in claim_rows(results.judged):
+        place = f" ({row['where']})" if row["where"] else ""
+        compared = f"{row['arm']} against {row['comparator']}{place}"
+        cells = (row["claim"], row["claimed"], compared, row["measured"], row["verdict"], row["remarks"])
+        table.add_row(*map(Text, cells))
+    console.print(table)
+    for run in results.copied:
+        say(console, run.found_again)
+    for speedups in results.speedups:
+        comparison = speedups.comparison
+        row = row_of(comparison, [each.comparison for each in results.speedups])
+        cores = matrix(comparison)
+        say(console, "")
+        say(console, f"{comparison.study}, {row}" if row else comparison.study, "bold")
+        sentences = [recommendation(speedups), limits(speedups)]
+        sentences += [f"{check.name} ({check.level}): {check.sentence}" for check in speedups.checks]
+        sentences += [cores.sentence] if isinstance(cores, Matrix) else []
+        for sentence in filter(None, sentences):
+            say(console, f"  {sentence}")
+    return 0

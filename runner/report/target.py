@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from .data.arms import Arm, Comparison
-from .data.load import Run
+from .data.load import Run, value_at
 from .statistics import reached
 from .statistics.reached import Reached
 
@@ -19,7 +19,7 @@ _LEAST_S = 1e-9  # a time that damaged records give as 0 has no logarithm
 
 def study_of(run: Run, key: str, default: Any) -> Any:
     """`study.<key>` of a run, or `default` where it has none."""
-    return (run.config.get("study") or {}).get(key) or default
+    return value_at(run.config, "study", key) or default
 
 
 def baseline_of(comparison: Comparison) -> Arm | None:
@@ -39,13 +39,11 @@ def budget_s(comparison: Comparison) -> float | None:
     """
     if len(comparison.targets) != 1:
         return None
-    asked = {(run.config.get("train") or {}).get("max_seconds") for run in comparison.runs}
+    asked = {value_at(run.config, "train", "max_seconds") for run in comparison.runs}
     limits = [float(limit) for limit in asked if isinstance(limit, int | float)]
-    if limits:
-        return max(limits)
     baseline = baseline_of(comparison)
     spent = [run.train_s for run in baseline.counted if run.train_s] if baseline else []
-    return BUDGET * median(spent) if spent else None
+    return max(limits) if limits else BUDGET * median(spent) if spent else None
 
 
 def way(runs: Sequence[Run], limit_s: float) -> Reached:
@@ -54,12 +52,10 @@ def way(runs: Sequence[Run], limit_s: float) -> Reached:
     `limit_s`: the budget, seconds of T_train.
     """
     crossings = [run.crossing for run in runs]
+    pairs = zip(runs, crossings, strict=True)
     return Reached(
-        seconds=tuple(
-            max(_LEAST_S, crossing.scored_s) if crossing else (run.train_s or limit_s)
-            for run, crossing in zip(runs, crossings, strict=True)
-        ),
-        met=tuple(crossing is not None for crossing in crossings),
+        seconds=tuple(max(_LEAST_S, met.scored_s) if met else run.train_s or limit_s for run, met in pairs),
+        met=tuple(met is not None for met in crossings),
         budget_s=limit_s,
-        log_widths=tuple(reached.log_width(crossing) for crossing in crossings if crossing),
+        log_widths=tuple(reached.log_width(met) for met in crossings if met),
     )

@@ -5,13 +5,13 @@ Source: docs/method.md, "Statistics of ratios", "Slow runs" and "Model error of 
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from ...records.target_crossing import Crossing
 from .. import words
 from ..data.arms import Arm, per_sample
-from ..data.load import Run
+from ..data.load import Run, value_at
 from ..statistics import quality, reached
 from ..statistics.model_error import ModelError, model_error
 from ..statistics.slow_runs import typical
@@ -19,6 +19,7 @@ from ..statistics.welch import (
     FEWEST_RUNS,
     Estimate,
     Ratio,
+    Side,
     Times,
     exponential,
     holm,
@@ -28,8 +29,71 @@ from ..statistics.welch import (
 )
 from ..target import study_of, way
 
-WORK = ("time of all work", "time to target")  # what `ratios` and the noise floors are of
 EQUAL = 1e-4  # relative: metrics of one trajectory differ by the rounding of sums in another order
+
+
+@dataclass(frozen=True)
+class ArmTime:
+    """A time that runs of an arm have. `runs`: those of an arm that have it; `times`: theirs.
+
+    `without`: what the other runs did.
+    """
+
+    name: str
+    runs: Callable[[Arm], list[Run]]
+    times: Callable[[list[Run]], Times]
+    without: str
+
+    def of(self, arm: Arm) -> Times:
+        return self.times(self.runs(arm))
+
+    def missing(self, *arms: Arm) -> list[str]:
+        """How many counted runs of each arm have no such time, where some have none."""
+        return [
+            f"{short} of {len(arm.counted)} runs of {arm.label} {self.without}"
+            for arm in arms
+            if (short := len(arm.counted) - len(self.runs(arm)))
+        ]
+
+    def slow(self, base: Arm, arm: Arm) -> list[str]:
+        """A sentence on the slow runs that the ratio leaves out, if there are any."""
+        slow: list[str] = []
+        for side in (base, arm):
+            seconds = self.of(side).seconds
+            slow += [
+                f"seed {self.runs(side)[place].seed} of {side.label} "
+                f"({seconds[place] / median(seconds):.2f} times the median of its arm)"
+                for place in typical(self.of(side))[1]
+            ]
+        every = words.interval(welch(self.of(base), self.of(arm), level=level_of(base)))
+        return (
+            [f"{self.name} without slow runs: {words.listed(slow)}; with all runs: {every}"] if slow else []
+        )
+
+
+def rated(arm: Arm) -> list[Run]:
+    """The runs that did all their work, count, and recorded how fast."""
+    return [run for run in arm.complete if (run.samples_per_s or 0) > 0]
+
+
+def _whole(arm: Arm) -> list[Run]:
+    """Runs that did the whole schedule: neither stopped at the target nor by a limit on their time."""
+    return [run for run in arm.complete if run.stop == "budget" and run.train_s]
+
+
+ALL_WORK = ArmTime(
+    "time of all work",
+    _whole,
+    lambda runs: Times(tuple(run.train_s for run in runs if run.train_s)),
+    "did not do all their work",
+)
+TO_TARGET = ArmTime(
+    "time to target",
+    lambda arm: arm.reached,
+    lambda runs: reached.at_budget(way(runs, math.inf)),
+    "missed the target",
+)
+WORK = (ALL_WORK.name, TO_TARGET.name)  # what `ratios` and the noise floors are of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,42 +114,43 @@ class ArmSpeedup:
     statistical: Ratio | None
     quality: Estimate | None
     diverged: bool
-    holm: tuple[float | None, float | None]
-    holm_loss: tuple[float | None, float | None]
-    holm_points_lost: float | None
     notes: tuple[str, ...]
+    holm: tuple[float | None, ...] = (None, None)
+    holm_loss: tuple[float | None, ...] = (None, None)
+    holm_points_lost: float | None = None
 
 
 def arm_speedups(base: Arm, arms: Sequence[Arm], budget: float | None) -> list[ArmSpeedup]:
     """All `arms` against `base`, p adjusted for all of them. `budget`: see `target.budget_s`."""
-    fixed = [fixed_work(base, arm) for arm in arms]
-    target = [to_target(base, arm, budget) for arm in arms]
-    points = [final_quality(base, arm) for arm in arms]
-    gains = [_holm([ratio and ratio.p_no_gain for ratio in column]) for column in (fixed, target)]
-    losses = [_holm([ratio and ratio.p_not_below(1.0) for ratio in column]) for column in (fixed, target)]
-    points_lost = _holm([found and found.p_not_below(0.0) for found in points])
-    lines: list[ArmSpeedup] = []
-    for place, arm in enumerate(arms):
-        throughput, statistical = _parts(base, arm)
-        notes = not_whole(base, arm)
-        if budget is not None and target[place] is None:
-            notes += missed(base, arm)
-        lines.append(
-            ArmSpeedup(
-                arm=arm,
-                fixed_work=fixed[place],
-                to_target=target[place],
-                throughput=throughput,
-                statistical=statistical,
-                quality=points[place],
-                diverged=any(diverged(run) for run in arm.counted),
-                holm=(gains[0][place], gains[1][place]),
-                holm_loss=(losses[0][place], losses[1][place]),
-                holm_points_lost=points_lost[place],
-                notes=(*notes, *_slow(base, arm, fixed[place], target[place])),
-            )
-        )
-    return lines
+    lines = [_line(base, arm, budget) for arm in arms]
+    columns = list(zip(*map(ratios, lines), strict=True))
+    gains = [_holm([ratio and ratio.p_no_gain for ratio in column]) for column in columns]
+    losses = [_holm([ratio and ratio.p_not_below(1.0) for ratio in column]) for column in columns]
+    points_lost = _holm([line.quality and line.quality.p_not_below(0.0) for line in lines])
+    adjusted = zip(lines, zip(*gains, strict=True), zip(*losses, strict=True), points_lost, strict=True)
+    return [replace(line, holm=p, holm_loss=q, holm_points_lost=lost) for line, p, q, lost in adjusted]
+
+
+def _line(base: Arm, arm: Arm, budget: float | None) -> ArmSpeedup:
+    fixed, target = fixed_work(base, arm), to_target(base, arm, budget)
+    throughput, statistical = _parts(base, arm)
+    notes = ALL_WORK.missing(base, arm)
+    if budget is not None and target is None:
+        notes += TO_TARGET.missing(base, arm)
+    if fixed:
+        notes += ALL_WORK.slow(base, arm)
+    if target and not target.side:
+        notes += TO_TARGET.slow(base, arm)
+    return ArmSpeedup(
+        arm=arm,
+        fixed_work=fixed,
+        to_target=target,
+        throughput=throughput,
+        statistical=statistical,
+        quality=final_quality(base, arm),
+        diverged=any(map(diverged, arm.counted)),
+        notes=tuple(notes),
+    )
 
 
 def _holm(known: Sequence[float | None]) -> list[float | None]:
@@ -105,14 +170,14 @@ def level_of(arm: Arm) -> float:
 
 def fixed_work(base: Arm, arm: Arm) -> Ratio | None:
     """Of T_train of the whole schedule; None unless all runs of both did it, three or more."""
-    if any(len(whole(side)) < len(side.counted) for side in (base, arm)):
+    if ALL_WORK.missing(base, arm):
         return None
-    return _of_times(base, arm, [typical(_work(side))[0] for side in (base, arm)])
+    return _ratio(base, arm, [typical(ALL_WORK.of(side))[0] for side in (base, arm)])
 
 
 def rates(base: Arm, arm: Arm) -> Ratio | None:
     """Of seconds a sample, over the runs of both that did all their work."""
-    return _of_times(base, arm, [typical(per_sample(rated(side)))[0] for side in (base, arm)])
+    return _ratio(base, arm, [typical(per_sample(rated(side)))[0] for side in (base, arm)])
 
 
 def to_target(base: Arm, arm: Arm, budget: float | None) -> Ratio | None:
@@ -121,27 +186,26 @@ def to_target(base: Arm, arm: Arm, budget: float | None) -> Ratio | None:
         return None
     ways = [way(side.counted, budget) for side in (base, arm)]
     made = reached.compare(*ways, level=level_of(base))
-    return made and _of_model(made, base, arm, [reached.to_judge(side) for side in ways])
+    return made and _ratio(base, arm, [reached.to_judge(side) for side in ways], side=made.side)
 
 
-def _of_times(base: Arm, arm: Arm, times: Sequence[Times]) -> Ratio | None:
-    ratio = welch(*times, level=level_of(base))
-    return ratio and _of_model(ratio, base, arm, times)
+def _ratio(
+    base: Arm, arm: Arm, times: Sequence[Times], *, side: Side = "", modelled: bool = True
+) -> Ratio | None:
+    """Of `times`, with pairs where both arms have the same seeds and all of them a time.
 
-
-def _of_model(ratio: Ratio, base: Arm, arm: Arm, times: Sequence[Times]) -> Ratio:
-    """`ratio` of `times` with pairs, and in virtual time with its model error."""
-    error = error_of_model(base, arm)
-    ratio = _paired(ratio, base, arm, times)
+    In virtual time it has its model error, unless `times` are samples, which nothing models.
+    """
+    ratio = welch(*times, level=level_of(base), side=side)
+    if ratio is None:
+        return None
+    pairs = list(zip(base.counted, arm.counted, strict=False))
+    seeds = [[run.seed for run in each.counted] for each in (base, arm)]
+    same_seeds = seeds[0] == seeds[1] and len(set(map(str, seeds[0]))) == len(pairs)
+    if same_seeds and not side and {len(each.seconds) for each in times} == {len(pairs)}:
+        ratio = with_pairs(ratio, *times, same_trajectory=_same_trajectory(pairs))
+    error = error_of_model(base, arm) if modelled else None
     return with_model_error(ratio, error) if error else ratio
-
-
-def _paired(ratio: Ratio, base: Arm, arm: Arm, times: Sequence[Times]) -> Ratio:
-    """`ratio` of `times` with pairs, if both sides have the same seeds and all of them have a time."""
-    sides = base.counted, arm.counted
-    if ratio.side or not _same_seeds(*sides) or {len(side.seconds) for side in times} != {len(sides[0])}:
-        return ratio
-    return with_pairs(ratio, *times, same_trajectory=_same_trajectory(*sides))
 
 
 def error_of_model(base: Arm, arm: Arm) -> ModelError | None:
@@ -161,23 +225,18 @@ def error_of_model(base: Arm, arm: Arm) -> ModelError | None:
     )
 
 
-def _same_trajectory(base: Sequence[Run], arm: Sequence[Run]) -> bool:
+def _same_trajectory(pairs: Sequence[tuple[Run, Run]]) -> bool:
     """Whether runs of one seed are one computation in other times: the same samples, evaluated alike.
 
     Evaluations that are the same for all seeds show nothing of that. Where only clocks run (`timing_only`)
-    the samples decide. `base`, `arm`: of the same seeds, in their order.
+    the samples decide. `pairs`: baseline and arm of each seed.
     """
-    if any(b.samples != a.samples for b, a in zip(base, arm, strict=True)):
+    if any(base.samples != arm.samples for base, arm in pairs):
         return False
-    if all(timing_only(run) for run in (*base, *arm)):
+    if all(timing_only(run) for pair in pairs for run in pair):
         return True
-    told_apart = not any(_alike(base[0], other) for other in base[1:])
-    return told_apart and all(_alike(b, a) for b, a in zip(base, arm, strict=True))
-
-
-def _same_seeds(base: Sequence[Run], arm: Sequence[Run]) -> bool:
-    seeds = [[run.seed for run in side] for side in (base, arm)]
-    return seeds[0] == seeds[1] and len(set(map(str, seeds[0]))) == len(seeds[0])
+    first, *others = (base for base, _ in pairs)
+    return not any(_alike(first, other) for other in others) and all(_alike(*pair) for pair in pairs)
 
 
 def _alike(first: Run, second: Run) -> bool:
@@ -194,39 +253,16 @@ def _parts(base: Arm, arm: Arm) -> tuple[Ratio | None, Ratio | None]:
     The points are ratios of geometric means, so that their product is exactly the ratio of times. The
     interval of that is not theirs: it is `welch` on crossing times, with the grid variance.
     """
-    if any(len(side.reached) < len(side.counted) for side in (base, arm)):
+    if TO_TARGET.missing(base, arm):
         return None, None
-    crossings = [_typical_crossings(side) for side in (base, arm)]
+    crossings: list[list[Crossing]] = []
+    for side in (base, arm):
+        slow = typical(TO_TARGET.of(side))[1]
+        met = [run.crossing for run in side.reached if run.crossing]
+        crossings.append([crossing for place, crossing in enumerate(met) if place not in slow])
     samples = [Times(tuple(float(met.scored_samples) for met in side)) for side in crossings]
     seconds = [Times(tuple(met.scored_s / met.scored_samples for met in side)) for side in crossings]
-    statistical = welch(*samples, level=level_of(base))
-    return _of_times(base, arm, seconds), statistical and _paired(statistical, base, arm, samples)
-
-
-def _typical_crossings(arm: Arm) -> list[Crossing]:
-    _, slow = typical(_way_times(arm))
-    met = [run.crossing for run in arm.reached if run.crossing]
-    return [crossing for place, crossing in enumerate(met) if place not in slow]
-
-
-def _slow(base: Arm, arm: Arm, of_work: Ratio | None, of_target: Ratio | None) -> list[str]:
-    """A sentence on each ratio that leaves out slow runs."""
-    kinds = [(WORK[0], whole, _work)] if of_work else []
-    if of_target and not of_target.side:
-        kinds.append((WORK[1], lambda arm: arm.reached, _way_times))
-    sentences: list[str] = []
-    for work, runs_of, times_of in kinds:
-        times = [times_of(side) for side in (base, arm)]
-        slow = [
-            f"seed {runs_of(side)[place].seed} of {side.label} "
-            f"({each.seconds[place] / median(each.seconds):.2f} times the median of its arm)"
-            for side, each in zip((base, arm), times, strict=True)
-            for place in typical(each)[1]
-        ]
-        if slow:
-            every = words.interval(welch(*times, level=level_of(base)))
-            sentences.append(f"{work} without slow runs: {words.listed(slow)}; with all runs: {every}")
-    return sentences
+    return _ratio(base, arm, seconds), _ratio(base, arm, samples, modelled=False)
 
 
 def smallest_gain(ratio: Ratio, floor: float) -> float:
@@ -236,12 +272,11 @@ def smallest_gain(ratio: Ratio, floor: float) -> float:
 
 def final_quality(base: Arm, arm: Arm) -> Estimate | None:
     """Of the final accuracies, arm minus baseline, in points; without runs that diverged."""
-    return quality.difference(_points(base), _points(arm), level=level_of(base))
-
-
-def _points(arm: Arm) -> list[float]:
-    finals = (run.final for run in arm.counted if not diverged(run))
-    return [100 * value for value in finals if value is not None and math.isfinite(value)]
+    finals = [[run.final for run in side.counted if not diverged(run)] for side in (base, arm)]
+    points = [
+        [100 * value for value in side if value is not None and math.isfinite(value)] for side in finals
+    ]
+    return quality.difference(*points, level=level_of(base))
 
 
 def diverged(run: Run) -> bool:
@@ -252,48 +287,10 @@ def diverged(run: Run) -> bool:
 
 def timing_only(run: Run) -> bool:
     """Whether only the clocks ran: nothing is learnt."""
-    return bool((run.config.get("launcher") or {}).get("timing_only"))
+    return bool(value_at(run.config, "launcher", "timing_only"))
 
 
 def evaluations(arm: Arm) -> float | None:
     """Evaluations up to and with the crossing, of the median run that reached the target."""
     counts = [run.crossing.index + 1 for run in arm.reached if run.crossing]
     return median(counts) if counts else None
-
-
-def rated(arm: Arm) -> list[Run]:
-    """The runs that did all their work, count, and recorded how fast."""
-    return [run for run in arm.complete if run.counted and (run.samples_per_s or 0) > 0]
-
-
-def whole(arm: Arm) -> list[Run]:
-    """Runs that did the whole schedule: neither stopped at the target nor by a limit on their time."""
-    return [run for run in arm.complete if run.counted and run.stop == "budget" and run.train_s]
-
-
-def _work(arm: Arm) -> Times:
-    """T_train of the runs that did the whole schedule."""
-    return Times(tuple(run.train_s for run in whole(arm) if run.train_s))
-
-
-def _way_times(arm: Arm) -> Times:
-    """Scored crossing times of the runs that reached the target."""
-    return reached.at_budget(way(arm.reached, math.inf))
-
-
-def not_whole(*arms: Arm) -> list[str]:
-    """How many counted runs of each arm did not do all their work, where some did not."""
-    return _fewer(arms, whole, "did not do all their work")
-
-
-def missed(*arms: Arm) -> list[str]:
-    """How many counted runs of each arm missed the target, where some did."""
-    return _fewer(arms, lambda arm: arm.reached, "missed the target")
-
-
-def _fewer(arms: Sequence[Arm], runs_of: Callable[[Arm], list[Run]], what: str) -> list[str]:
-    return [
-        f"{short} of {len(arm.counted)} runs of {arm.label} {what}"
-        for arm in arms
-        if (short := len(arm.counted) - len(runs_of(arm)))
-    ]

@@ -24,7 +24,7 @@ def bound_of(baseline: Arm) -> Bound:
     Devices differ by configuration or by the ranks' records. There every run has to have recorded the times
     of all its ranks.
     """
-    runs, uneven = baseline.complete, any(differ(run) for run in baseline.runs)
+    runs, uneven = baseline.complete, any(map(differ, baseline.runs))
     bounds = [_balanced(run) if uneven else _communication(run) for run in runs]
     known = [value for value in bounds if value is not None]
     if uneven and len(known) < len(runs):
@@ -59,9 +59,8 @@ def schedule_words(share: float) -> str:
 
 def differ(run: Run) -> bool:
     """Whether the ranks have unequal devices: as configured, by their model, or by measured steps."""
-    models = {str(row["device_model"]) for row in ranks_of(run) if row.get("device_model") is not None}
-    traced = bool(value_at(run.config, "cluster", "device", "trace"))
-    return uneven_devices(run) or len(models) > 1 or traced
+    models = {str(model) for row in ranks_of(run) if (model := row.get("device_model")) is not None}
+    return uneven_devices(run) or len(models) > 1 or bool(value_at(run.config, "cluster", "device", "trace"))
 
 
 def upper_limit(bounds: Sequence[float]) -> float | None:
@@ -72,12 +71,11 @@ def upper_limit(bounds: Sequence[float]) -> float | None:
 
 
 def _communication(run: Run) -> float | None:
-    parts = run.parts_s
-    total = math.fsum(parts.values())
-    exposed, waiting = parts.get("exposed", 0.0), parts.get("waiting", 0.0)
-    if not parts or total - exposed - waiting <= 0:
+    total = math.fsum(run.parts_s.values())
+    saved = [run.parts_s.get(part, 0.0) for part in ("exposed", "waiting")]
+    if total - saved[0] - saved[1] <= 0:
         return None
-    return total / (total - max(0.0, exposed) - max(0.0, waiting))
+    return total / (total - max(0.0, saved[0]) - max(0.0, saved[1]))
 
 
 def _balanced(run: Run) -> float | None:

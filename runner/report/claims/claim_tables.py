@@ -18,36 +18,35 @@ def speedup_rows(studied: Iterable[Speedups]) -> list[dict[str, Any]]:
 
 
 def _row(speedups: Speedups, line: ArmSpeedup) -> dict[str, Any]:
-    comparison, difference = speedups.comparison, line.quality
-    guard, target, bound = speedups.guard, line.to_target, speedups.bound
+    guard, target, bound, points = speedups.guard, line.to_target, speedups.bound, line.quality
     better, other = guard.shifts.get(line.arm.label), target.other if target else None
     return {
-        **comparison.place,
+        **speedups.comparison.place,
         "baseline": speedups.baseline.label,
         "arm": line.arm.label,
         "placebo": line is speedups.placebo,
         "runs": len(line.arm.counted),
         "level": speedups.level,
         **_ratio("fixed_work", line.fixed_work),
-        "fixed_work_bound": line.fixed_work.side if line.fixed_work else None,
+        "fixed_work_bound": line.fixed_work and line.fixed_work.side,
         "fixed_work_holm_p": line.holm[0],
         **_ratio("to_target", target),
-        "to_target_bound": target.side if target else None,
+        "to_target_bound": target and target.side,
         "to_target_holm_p": line.holm[1],
-        "interval_kind": ("paired" if target.same_trajectory else "Welch") if target else None,
-        "to_target_other_low": other.low if other else None,
-        "to_target_other_high": other.high if other else None,
+        "interval_kind": target and ("paired" if target.same_trajectory else "Welch"),
+        "to_target_other_low": other and other.low,
+        "to_target_other_high": other and other.high,
         **_ratio("throughput", line.throughput),
         **_ratio("statistical_efficiency", line.statistical),
-        "quality_points": difference.difference if difference else None,
-        "quality_points_low": difference.interval.low if difference else None,
-        "quality_points_high": difference.interval.high if difference else None,
+        "quality_points": points and points.difference,
+        "quality_points_low": points and points.interval.low,
+        "quality_points_high": points and points.interval.high,
         "evaluations_to_target": evaluations(line.arm),
         "fixed_work_noise_floor": speedups.fixed_floor.floor,
         "to_target_noise_floor": speedups.target_floor.floor,
-        "reference": guard.reference.name if guard.reference else None,
-        "fewer_samples_p": better.p if better else None,
-        "fewer_samples_holm_p": better.adjusted if better else None,
+        "reference": guard.reference and guard.reference.name,
+        "fewer_samples_p": better and better.p,
+        "fewer_samples_holm_p": better and better.adjusted,
         "bound": bound.value,
         "bound_of": bound.of if bound.value is not None else "unknown",
         "budget_s": speedups.budget_s,
@@ -65,10 +64,9 @@ def workload(measured: JudgedClaim | Speedups) -> str:
     comparison = measured.comparison
     if comparison is None:
         return ""
-    tuned = EQUALLY if comparison.tuned else ""
     data = f"{comparison.model} on {comparison.dataset}"
-    parts = (comparison.study, data, comparison.world, comparison.size, tuned)
-    return ", ".join(part for part in parts if part)
+    tuned = EQUALLY if comparison.tuned else ""
+    return ", ".join(filter(None, (comparison.study, data, comparison.world, comparison.size, tuned)))
 
 
 def claim_rows(all_judged: Iterable[JudgedClaim]) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ guard"; the tests are in `runner/report/statistics/noise_floor.py`.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +71,7 @@ def workload_of(config: Mapping[str, Any]) -> dict[str, Any]:
     train = config.get("train")
     trees = {group: config.get(group) for group in GROUPS}
     trees["train"] = {key: train.get(key) for key in TRAIN} if isinstance(train, Mapping) else None
-    flat = flatten(trees)
-    return {key: flat[key] for key in sorted(flat) if key != "dataset.root"}
+    return {key: value for key, value in sorted(flatten(trees).items()) if key != "dataset.root"}
 
 
 def match(config: Mapping[str, Any], references: Sequence[Reference]) -> Reference | None:
@@ -95,8 +95,16 @@ def load(folders: Sequence[Path] = ()) -> list[Reference]:
 
     Raises ConfigError: a file is no such file; names it, the key, the value and what is allowed.
     """
-    files = (file for folder in (groups.CONF, *folders) for file in sorted((folder / FOLDER).glob("*.yaml")))
-    return [read(file) for file in files]
+    return [*_shipped(), *(reference for folder in folders for reference in _of_folder(folder))]
+
+
+@cache
+def _shipped() -> tuple[Reference, ...]:
+    return _of_folder(groups.CONF)
+
+
+def _of_folder(folder: Path) -> tuple[Reference, ...]:
+    return tuple(read(file) for file in sorted((folder / FOLDER).glob("*.yaml")))
 
 
 def read(file: Path) -> Reference:
@@ -156,27 +164,28 @@ def check_convergence(
         return ConvergenceCheck(untrained=untrained)
     config = baseline.runs[0].config
     reference, known = match(config, references), of_same_task(config, references)
+    arms = [arm for arm in comparison.arms if not arm.runs[0].role]
     samples = {
-        arm.label: Times(tuple(samples_to_target(arm.counted)))
-        for arm in comparison.arms
-        if not arm.runs[0].role
+        arm.label: Times(tuple(recorded)) for arm in arms if (recorded := samples_to_target(arm.counted))
     }
-    weak, of_baseline = "", samples[baseline.label]
-    if of_baseline.seconds and (found := worse_than_known(of_baseline, known)):
+    weak, shifts = "", noise_floor.any_better(Times(reference.samples), samples) if reference else {}
+    if baseline.label in samples and (found := worse_than_known(samples[baseline.label], known)):
         better, shift = found
         own = workload_of(config)
         other = [f"{key}={value}" for key, value in better.workload.items() if own.get(key) != value]
         having = f", which have {', '.join(other)}" if other else ""
         weak = f"weak baseline: {_needs(baseline.label, shift, better)}{having}"
-    recorded = {label: each for label, each in samples.items() if each.seconds}
-    shifts = noise_floor.any_better(Times(reference.samples), recorded) if reference else {}
-    flagged = {
-        label: f"{_needs(label, shift, reference)}: fewer than it should, flagged until explained"
-        for label, shift in shifts.items()
-        if reference and shift.flagged
-    }
     return ConvergenceCheck(
-        reference=reference, known=known, weak=weak, untrained=untrained, shifts=shifts, flagged=flagged
+        reference=reference,
+        known=known,
+        weak=weak,
+        untrained=untrained,
+        shifts=shifts,
+        flagged={
+            label: f"{_needs(label, shift, reference)}: fewer than it should, flagged until explained"
+            for label, shift in shifts.items()
+            if reference and shift.flagged
+        },
     )
 
 
@@ -186,12 +195,8 @@ def worse_than_known(samples: Times, known: Sequence[Reference]) -> tuple[Refere
     p is corrected by Holm for all references in `known`: the best of many is good by chance as well.
     """
     shifts = [noise_floor.worse(Times(each.samples), samples) for each in known]
-    adjusted = holm([shift.p for shift in shifts])
-    found = [
-        (each, corrected)
-        for each, shift, p in zip(known, shifts, adjusted, strict=True)
-        if (corrected := replace(shift, adjusted=p)).flagged
-    ]
+    corrected = (replace(s, adjusted=p) for s, p in zip(shifts, holm([s.p for s in shifts]), strict=True))
+    found = [pair for pair in zip(known, corrected, strict=True) if pair[1].flagged]
     return max(found, key=lambda pair: pair[1].log_shift, default=None)
 
 
@@ -225,10 +230,8 @@ def at_chance(run: Run) -> bool:
 
 
 def _needs(label: str, shift: Shift, reference: Reference) -> str:
-    stored = f"the samples of the stored runs of {reference.name}"
-    return (
-        f"{label} needs {math.exp(shift.log_shift):.3f} times {stored} (corrected p = {shift.adjusted:.2g})"
-    )
+    times = f"{math.exp(shift.log_shift):.3f} times the samples of the stored runs of {reference.name}"
+    return f"{label} needs {times} (corrected p = {shift.adjusted:.2g})"
 
 
 def samples_to_target(runs: Iterable[Run]) -> list[float]:

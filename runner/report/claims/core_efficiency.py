@@ -6,11 +6,11 @@ cores could be. x₁ is measured on the same nodes, model and precision with bat
 HSGD, the four-arm efficiency matrix.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..data.arms import ONE_CORE, Arm, Comparison, per_sample
-from ..data.load import Run, value_at
+from ..data.load import value_at
 from ..data.means import over_runs, time_shares
 from ..statistics.verdict import Bound
 from ..statistics.welch import Interval
@@ -66,11 +66,11 @@ class Matrix:
     @property
     def no_headroom(self) -> str:
         """Why nobody's headroom is known; "" where it is: no arm may be shown to do more than all cores."""
-        above = [line for line in self.lines if line.interval and line.interval.low > 1]
-        if not above:
+        above = next((line for line in self.lines if line.interval and line.interval.low > 1), None)
+        if above is None:
             return ""
         return (
-            f"{above[0].arm.label} gets {efficiency_words(above[0])} of what {self.cores} cores could do: "
+            f"{above.arm.label} gets {efficiency_words(above)} of what {self.cores} cores could do: "
             "the core was not alone, or did other work, and what is left to be gained is not known"
         )
 
@@ -83,9 +83,9 @@ class Matrix:
         if ends is not None and ends.high * self.cores < 1:
             left = f"it is slower than one of them; {SLOWER}"
         could = f"of what {self.cores} cores could do, each as fast as one alone"
-        said = f"{base.arm.label} gets {base.value:.1%} {could}: {left}"
+        said = self.no_headroom or f"{base.arm.label} gets {base.value:.1%} {could}: {left}"
         out = f" Not in the matrix: {'; '.join(self.left_out)}." if self.left_out else ""
-        return f"{self.no_headroom or said}.{out}"
+        return f"{said}.{out}"
 
 
 def headroom(comparison: Comparison, comparator: Arm, floor: float) -> Bound:
@@ -93,20 +93,16 @@ def headroom(comparison: Comparison, comparator: Arm, floor: float) -> Bound:
 
     `floor`: the study's noise, m.
     """
-    made, cores = matrix(comparison), cores_of(comparator)
+    made = matrix(comparison)
     lines = made.lines if isinstance(made, Matrix) else []
     line = next((line for line in lines if line.arm is comparator), None)
     why = made.no_headroom if isinstance(made, Matrix) else made
-    if line is None or why:
-        most = None if cores is None else float(cores)
-        reason = why or f"no line of {comparator.label}"
-        return Bound(value=most, of="cores", unknown=f"headroom not known: {reason}")
-    impossible = ""
-    if cores is not None and line.headroom > cores * (1 + floor):
-        impossible = (
-            f"{comparator.label} on {cores} cores is slower than one core alone (headroom "
-            f"{line.headroom:.3g}): {SLOWER}"
-        )
+    cores = cores_of(comparator)
+    if line is None or cores is None or why:
+        unknown = f"headroom not known: {why or f'no line of {comparator.label}'}"
+        return Bound(value=None if cores is None else float(cores), of="cores", unknown=unknown)
+    slower = f"{comparator.label} on {cores} cores is slower than one core alone: {SLOWER}"
+    impossible = slower if line.headroom > cores * (1 + floor) else ""
     return Bound(value=line.headroom, limit=line.headroom_limit, of="cores", impossible=impossible)
 
 
@@ -125,15 +121,22 @@ def matrix(comparison: Comparison) -> Matrix | str:
         return f"{baseline.label}: {why}"
     cores = cores_of(baseline)
     assert cores is not None, "else it is unfit"
-    alone = _alone(comparison, baseline, cores)
-    if isinstance(alone, str):
-        return alone
+    single = [arm for arm in comparison.arms if arm.runs[0].role == ONE_CORE]
+    if not single:
+        return "no run of one core (study.role=one_core)"
+    if len(single) > 1:
+        return f"several arms of one core ({'; '.join(arm.label for arm in single)}): keep one"
+    (alone,) = single
+    if len(rated(alone)) < FEWEST:
+        return f"{alone.label}: fewer than {FEWEST} complete runs"
+    if wrong := _other_work(baseline, alone, cores):
+        return f"{alone.label} is no core of {baseline.label}'s: not equal: {'; '.join(wrong)}"
     arms = [(arm, _unfit(arm, cores)) for arm in comparison.arms if not arm.runs[0].role]
     lines = [_line(arm, alone, cores) for arm, why in arms if not why]
     return Matrix(
         comparison=comparison,
         cores=cores,
-        alone=_rate(rated(alone)),
+        alone=_rate(alone),
         level=level_of(alone),
         lines=lines,
         baseline=next(line for line in lines if line.arm is baseline),
@@ -151,30 +154,21 @@ def _unfit(arm: Arm, cores: int | None = None) -> str:
     return "" if cores in (None, own_cores) else f"{own_cores} cores, the others {cores}"
 
 
-def _alone(comparison: Comparison, baseline: Arm, cores: int) -> Arm | str:
-    """The one arm of one core that a baseline on so many cores is compared with, or why there is none."""
-    arms = [arm for arm in comparison.arms if arm.runs[0].role == ONE_CORE]
-    if not arms:
-        return "no run of one core (study.role=one_core)"
-    if len(arms) > 1:
-        return f"several arms of one core ({'; '.join(arm.label for arm in arms)}): keep one"
-    (arm,) = arms
-    if len(rated(arm)) < FEWEST:
-        return f"{arm.label}: fewer than {FEWEST} complete runs"
-    unequal = forbidding(fairness(baseline.runs, arm.runs))
+def _other_work(baseline: Arm, alone: Arm, cores: int) -> list[str]:
+    """In what the one core's work or machine is other than a core's part of the baseline's."""
+    unequal = forbidding(fairness(baseline.runs, alone.runs))
     wrong = [row.wrong or f"{row.quantity} ({row.baseline}; {row.arm})" for row in unequal]
     hosts, own_hosts = (
-        {host for run in rated(side) for host in recorded.hosts(run)} for side in (baseline, arm)
+        {host for run in rated(arm) for host in recorded.hosts(run)} for arm in (baseline, alone)
     )
     if hosts and not own_hosts <= hosts:
         wrong.append(f"nodes ({', '.join(sorted(hosts))}; {', '.join(sorted(own_hosts - hosts))})")
     # All runs of an arm have the same batch; without a configuration nothing is known of it.
-    batches = [value_at(side.runs[0].config, "train", "global_batch_size") for side in (baseline, arm)]
-    if all(isinstance(size, int) for size in batches):
-        of_all, part = batches
-        if part not in (of_all // cores, -(-of_all // cores)):  # its part, rounded either way
-            wrong.append(f"batch of a core ({of_all} / {cores}; {part})")
-    return f"{arm.label} is no core of {baseline.label}'s: not equal: {'; '.join(wrong)}" if wrong else arm
+    whole, part = (value_at(arm.runs[0].config, "train", "global_batch_size") for arm in (baseline, alone))
+    known = isinstance(whole, int) and isinstance(part, int)
+    if known and part not in (whole // cores, -(-whole // cores)):  # its part, rounded either way
+        wrong.append(f"batch of a core ({whole} / {cores}; {part})")
+    return wrong
 
 
 def efficiency_words(line: Efficient) -> str:
@@ -185,17 +179,16 @@ def efficiency_words(line: Efficient) -> str:
 
 
 def _line(arm: Arm, alone: Arm, cores: int) -> Efficient:
-    runs, ratio = rated(arm), rates(alone, arm)
-    ends = ratio.interval if ratio else None
+    ratio = rates(alone, arm)
     return Efficient(
         arm=arm,
-        samples_per_s=_rate(runs),
-        value=_rate(runs) / _rate(rated(alone)) / cores,
-        interval=None if ends is None else Interval(ends.low / cores, ends.high / cores),
-        shares=time_shares(runs),
+        samples_per_s=_rate(arm),
+        value=_rate(arm) / _rate(alone) / cores,
+        interval=ratio and Interval(ratio.low / cores, ratio.high / cores),
+        shares=time_shares(rated(arm)),
     )
 
 
-def _rate(runs: Sequence[Run]) -> float:
+def _rate(arm: Arm) -> float:
     """Geometric mean of samples a second."""
-    return 1 / over_runs(per_sample(runs).seconds)
+    return 1 / over_runs(per_sample(rated(arm)).seconds)

@@ -24,10 +24,9 @@ from ...records.trees import below, flatten
 from .. import words
 from ..data.arms import settings, text
 from ..data.load import Run, number, value_at
-from . import recorded
+from .recorded import OF_ALL_WORK, QUANTITIES, REAL, Read, most_threads
 
 NOT_RECORDED = "not recorded"
-NO_SUCH_KEY = "not set"
 QUEUE_WORDS = "time that the threads of a rank stood ready without a core (busy machine)"
 BRIEF = 48  # characters of a value in a sentence
 ONE_SIDED = 0.9  # of all pairs of runs, one from each side: the most in which one side may come first
@@ -41,30 +40,27 @@ MAY_DIFFER: Mapping[str, str] = {
 }
 """Everything that a strategy may declare in `may_differ`, with the reason. The project owns this list: a
 strategy of one's own that declares more gets no verdict."""
-BY_DESIGN = (
+_CORES = (
     *("cluster.ranks_per_node", "launcher.threads_per_rank"),
     *("threads.per_rank", "threads.affinity", "threads.fit", "data.local_batch"),
-    *("cluster.device.tflops", "cluster.device.samples_per_second"),  # of a rank; see hardware.node_speed
+    *("cluster.device.tflops", "cluster.device.samples_per_second"),  # of a rank; see cluster.node_speed
 )
-"""What the arms of a claim about efficiency differ in: one process of many threads a node against many of
-one. The machine is the same."""
-ALONE = "only efficiency comparable"  # why an arm may not be compared that differs in `BY_DESIGN` alone
-BY_ROLE: Mapping[str, tuple[str, ...]] = {
+BY_DESIGN: Mapping[str, tuple[str, ...]] = {
     "same_seeds": ("train.max_steps", "data.samples", "evaluation.count"),
     "fresh_seeds": ("seed", "model.initial", "data.order"),
     # A core's part of the same work, on one of the same machines.
     "one_core": (
         *("seed", "model.initial", "data.order", "data.samples", "data.left_out", "evaluation.count"),
         *("train.global_batch_size", "train.max_steps", "train.max_seconds"),
-        *("cluster.nodes", "hardware.hosts", "hardware.queue"),
-        *BY_DESIGN,
+        *("cluster.nodes", "hardware.hosts", "hardware.queue", *_CORES),
     ),
+    # Each has the best settings of its own search.
+    "tuned": ("optimizer.lr", "optimizer.weight_decay", "schedule.warmup_epochs"),
+    # A claim about efficiency: one process of many threads a node against many of one.
+    "efficiency": _CORES,
 }
-"""By `study.role` of a second baseline, or of one core: what makes it that."""
-
-BY_TUNING = ("optimizer.lr", "optimizer.weight_decay", "schedule.warmup_epochs")
-"""What two equally tuned arms differ in: each has the best of its own search."""
-
+"""What arms differ in by design, by `study.role` of the one that is no strategy's, or by the comparison."""
+ALONE = "only efficiency comparable"  # why an arm may not be compared that differs in `_CORES` alone
 _LAUNCHER = """
 wait submit timeout_min account qos array_parallelism max_requeues grace_s
 start_s snapshot python timeline extrapolate on_invalid
@@ -74,10 +70,7 @@ NOT_COMPARED = (*(f"launcher.{key}" for key in _LAUNCHER.split()), "cluster.vali
 clock or a model."""
 
 Sides = Sequence[Sequence[Run]]  # the counted runs of the baseline and of the arm
-Read = Callable[[Run], str | None]
-Values = set[
-    tuple[str, str | None]
-]  # repetitions of a side with the values of their runs, None: not recorded
+Values = list[tuple[str, str | None]]  # repetition and value of each run of a side
 
 
 @dataclass(frozen=True)
@@ -111,7 +104,7 @@ class FairnessRow:
         return f"other {name}: {_brief(self.arm, self.baseline)} instead of {_brief(self.baseline, self.arm)}"
 
 
-def _brief(value: str, other: str) -> str:
+def _brief(value: str, other: str = "") -> str:
     """`value` cut to its parts that `other` lacks, where one of both is long."""
     if max(len(value), len(other)) > BRIEF:
         ours, theirs = (
@@ -132,16 +125,15 @@ def in_words(table: Iterable[FairnessRow], most: int = 2) -> str:
     With `most` 0 the number alone.
     """
     rows = forbidding(table)
-    number = words.count(len(rows), "unequal thing")
+    number = words.count(len(rows), "unequal thing") if rows else ""
     more = [f"and {len(rows) - most} more"] if len(rows) > most else []
     sentences = "; ".join([*(row.sentence for row in rows[:most]), *more])
-    return "" if not rows else f"{number}: {sentences}" if most else number
+    return f"{number}: {sentences}" if rows and most else number
 
 
 def by_design(table: Iterable[FairnessRow], headline: str) -> list[FairnessRow]:
-    """The table for a claim with that headline: of an efficiency what `BY_DESIGN` lists is the arm's own."""
-    design = BY_DESIGN if headline == "efficiency" else ()
-    return [replace(row, own=True) if below(row.key, design) else row for row in table]
+    """The table for a claim with that headline: what an efficiency differs in by design is the arm's own."""
+    return [replace(row, own=True) if below(row.key, BY_DESIGN.get(headline, ())) else row for row in table]
 
 
 def fairness(baseline: Sequence[Run], arm: Sequence[Run]) -> list[FairnessRow]:
@@ -151,27 +143,25 @@ def fairness(baseline: Sequence[Run], arm: Sequence[Run]) -> list[FairnessRow]:
     """
     sides = [[run for run in runs if run.counted] for runs in (baseline, arm)]
     counted = [run for side in sides for run in side]
-    own = {key for run in counted for key in _declared(run) if below(key, MAY_DIFFER)} | {"strategy"}
-    own.update(*(BY_ROLE.get(role, ()) for role in {run.role for run in counted}))
-    own.update(BY_TUNING if counted and all(run.tuned for run in counted) else ())
+    own = {"strategy", *(key for run in counted for key in _declared(run) if below(key, MAY_DIFFER))}
+    designs = {run.role for run in counted} | ({"tuned"} if all(run.tuned for run in counted) else set())
+    own.update(*(BY_DESIGN.get(design, ()) for design in designs))
     rows = [_seeds(sides), _row(sides, "strategy", "strategy", _strategy), *_settings(sides)]
     virtual = _virtual(counted)
     rows += [
-        _row(sides, quantity.key, quantity.words, quantity.read, complete=quantity.complete)
-        for quantity in recorded.QUANTITIES
-        if not (quantity.real and virtual)
+        _row(sides, key, quantity, read)
+        for key, (quantity, read) in QUANTITIES.items()
+        if not (virtual and below(key, REAL))
     ]
     if not virtual:
+        cached = FairnessRow("data.cached", "share of the data set's files in the page cache at the start")
+        queue = FairnessRow("hardware.queue", QUEUE_WORDS)
         rows += [
+            _medians(cached, sides, lambda run: run.start.still_cached, shown="{:.0%}".format, apart=0.1),
             _medians(
-                FairnessRow("data.cached", "share of the data set's files in the page cache at the start"),
-                [[number(run.start.still_cached) for run in side] for side in sides],
-                shown="{:.0%}".format,
-                apart=0.1,
-            ),
-            _medians(
-                FairnessRow("hardware.queue", QUEUE_WORDS),
-                [[number(run.summary.get("run_queue_share")) for run in side] for side in sides],
+                queue,
+                sides,
+                lambda run: run.summary.get("run_queue_share"),
                 shown=in_each_second,
                 apart=QUEUE_LIMIT,
                 most=QUEUE_LIMIT,
@@ -188,13 +178,13 @@ def fairness(baseline: Sequence[Run], arm: Sequence[Run]) -> list[FairnessRow]:
 
 def spread(runs: Iterable[Run]) -> list[str]:
     """What of the machine and the code differs between the runs of one arm, a sentence for each quantity."""
-    counted, sentences = [run for run in runs if run.counted], []
-    for quantity in recorded.QUANTITIES:
-        if below(quantity.key, ("hardware", "transport", "versions", "code", "rules")):
-            values = Counter(quantity.read(run) or NOT_RECORDED for run in counted)
-            if len(values) > 1 and not (quantity.real and _virtual(counted)):
-                shown = [f"{_brief(value, '')} ({words.count(n, 'run')})" for value, n in values.items()]
-                sentences.append(f"{quantity.words}: {', '.join(shown)}")
+    counted, sentences = [run for run in runs if run.counted], list[str]()
+    for key, (quantity, read) in QUANTITIES.items():
+        of_machine = below(key, ("hardware", "transport", "versions", "code", "rules"))
+        if of_machine and not (below(key, REAL) and _virtual(counted)):
+            values = Counter(read(run) or NOT_RECORDED for run in counted)
+            shown = [f"{_brief(value)} ({words.count(n, 'run')})" for value, n in values.items()]
+            sentences += [f"{quantity}: {', '.join(shown)}"] if len(values) > 1 else []
     return sentences
 
 
@@ -203,18 +193,36 @@ def _virtual(runs: Iterable[Run]) -> bool:
     return all(run.world == "simulated" for run in runs)
 
 
-def _row(sides: Sides, key: str, quantity: str, read: Read, *, complete: bool = False) -> FairnessRow:
-    """Both sides of a quantity, repetition by repetition. `complete`: of runs that did all their work."""
+def _row(sides: Sides, key: str, quantity: str, read: Read) -> FairnessRow:
+    """Both sides of a quantity, repetition by repetition."""
+    if key in OF_ALL_WORK:
+        sides = [[run for run in side if run.state == "finished" and run.stop == "budget"] for side in sides]
+    values = [[(text(run.block), read(run)) for run in side] for side in sides]
     base, arm = (
-        {(text(run.block), read(run)) for run in side if not complete or recorded.complete(run)}
-        for side in sides
+        "; ".join(dict.fromkeys(NOT_RECORDED if value is None else value for _, value in side)) or "no run"
+        for side in values
     )
-    return FairnessRow(key, quantity, _shown(base), _shown(arm), _equal(base, arm))
+    return FairnessRow(key, quantity, base, arm, _equal(*values))
+
+
+def _equal(base: Values, arm: Values) -> bool | None:
+    """Whether the repetitions that both sides have agree; where they share none, whether all values do.
+
+    None where there is nothing to compare: no run on a side, or nothing recorded on either.
+    """
+    common = dict(base).keys() & dict(arm).keys()
+    ours, theirs = (
+        {(block if common else "", value) for block, value in side if not common or block in common}
+        for side in (base, arm)
+    )
+    unknown = not ours or not theirs or (ours == theirs and any(value is None for _, value in ours))
+    return None if unknown else ours == theirs
 
 
 def _medians(
     row: FairnessRow,
-    sides: Sequence[Sequence[float | None]],
+    sides: Sides,
+    read: Callable[[Run], Any],
     *,
     shown: Callable[[float], str],
     apart: float,
@@ -224,87 +232,13 @@ def _medians(
 
     The sides differ where their medians are more than `apart` from each other; one above `most` is wrong.
     """
-    values = [[value for value in side if value is not None] for side in sides]
+    values = [[value for run in side if (value := number(read(run))) is not None] for side in sides]
     known = [median(side) for side in values if side]
     base, arm = (shown(median(side)) if side else NOT_RECORDED for side in values)
-    unequal = len(known) == 1 or (len(known) > 1 and abs(known[0] - known[1]) > apart)
-    equal = not unequal if known and all(sides) else None
+    equal = len(known) == 2 and abs(known[0] - known[1]) <= apart if known and all(sides) else None
     much = max(known, default=0.0) > most
     wrong = f"{shown(max(known))}, at most {shown(most)}" if much else ""
     return replace(row, baseline=base, arm=arm, equal=equal, wrong=wrong)
-
-
-def _declared(run: Run) -> list[str]:
-    """What the run's strategy declares its own; nothing where that is not recorded."""
-    keys = run.start.may_differ
-    return [str(key) for key in keys] if isinstance(keys, list) else []
-
-
-def _declared_too_much(runs: Sequence[Run]) -> str:
-    more = {run.strategy_class: [key for key in _declared(run) if not below(key, MAY_DIFFER)] for run in runs}
-    return "; ".join(
-        f"{target} declares that {words.listed(keys)} may differ"
-        for target, keys in sorted(more.items())
-        if keys
-    )
-
-
-def _tuned_on(runs: Sequence[Run]) -> str:
-    """Why the tuning was unfair though both sides had the same: a scored run has a seed that was tuned on."""
-    tuned = [run for run in runs if run.tuned]
-    counts = {run.arm_name: int(run.config["study"]["tune_trials"]) for run in tuned}
-    tried = [seed for count in set(counts.values()) for seed in trial_seeds(count)]
-    try:
-        check_fair(counts, tried, [run.seed for run in tuned])
-    except ConfigError as error:
-        return str(error)
-    return ""
-
-
-def _too_many_threads(runs: Sequence[Run]) -> str:
-    loads = {pair for run in runs if (pair := recorded.most_threads(run)) and pair[0] > pair[1]}
-    return "; ".join(f"{threads} threads on {cores} cores" for threads, cores in sorted(loads))
-
-
-def _seeds(sides: Sides) -> FairnessRow:
-    seeds = [sorted((text(run.seed) for run in side), key=_natural) for side in sides]
-    twice = sorted({seed for side in seeds for seed in side if side.count(seed) > 1}, key=_natural)
-    wrong = "no run counts" if not all(seeds) else f"twice in an arm: {', '.join(twice)}" if twice else ""
-    base, arm = (", ".join(side) or "no run" for side in seeds)
-    quantity = "seeds: initial weights, order of the data"
-    return FairnessRow("seed", quantity, base, arm, seeds[0] == seeds[1], wrong=wrong)
-
-
-def _settings(sides: Sides) -> Iterable[FairnessRow]:
-    """A line for each key of the configuration in which the sides differ, and one for all the others."""
-    compared = {id(run): _compared(run) for side in sides for run in side}
-    names = {name for keys in compared.values() for name in keys if not below(name, ["strategy"])}
-
-    def reader(name: str) -> Read:
-        return lambda run: text(compared[id(run)].get(name, NO_SUCH_KEY)) if run.config else None
-
-    rows = [_row(sides, name, name, reader(name)) for name in sorted(names)]
-    yield from (row for row in rows if row.equal is False)
-    rest = [row.equal for row in rows if row.equal is not False]
-    keys, equal = f"{len(rest)} keys", None if None in rest else True
-    yield FairnessRow("configuration", "configuration", keys, keys, equal)
-
-
-def _strategy(run: Run) -> str | None:
-    """`daso: sync_every=4, …`; None where the configuration is lost."""
-    if not run.config:
-        return None
-    keys = flatten(run.config.get("strategy") or {})
-    shown = [f"{key}={text(keys[key])}" for key in sorted(keys) if key not in ("_target_", "name")]
-    return ": ".join(part for part in (run.strategy, ", ".join(shown)) if part)
-
-
-def _compared(run: Run) -> dict[str, Any]:
-    """The dotted configuration without what names, places or watches a run."""
-    compared = {key: value for key, value in settings(run).items() if not below(key, NOT_COMPARED)}
-    # Drawn for each repetition, so no part of what makes an arm; but the arms of a repetition share it.
-    phase = value_at(run.config, "train", "eval_phase")
-    return compared if phase is None else compared | {"train.eval_phase": phase}
 
 
 def _order_of_execution(sides: Sides) -> FairnessRow:
@@ -331,30 +265,77 @@ def _order_of_execution(sides: Sides) -> FairnessRow:
 
 def _span(run: Run) -> tuple[float, float] | None:
     """Start of the first attempt and end of the last, s since 1970; None if the start is not recorded."""
-    starts, ends = run.stamps("started_unix"), run.stamps("ended_unix")
-    return (min(starts), max([*ends, *starts])) if starts else None
+    starts = run.stamps("started_unix")
+    return (min(starts), max(starts + run.stamps("ended_unix"))) if starts else None
 
 
-def _equal(base: Values, arm: Values) -> bool | None:
-    """Whether the repetitions that both sides have agree; where they share none, whether all values do.
+def _declared(run: Run) -> list[str]:
+    """What the run's strategy declares its own; nothing where that is not recorded."""
+    keys = run.start.may_differ
+    return [str(key) for key in keys] if isinstance(keys, list) else []
 
-    None where there is nothing to compare: no run on a side, or nothing recorded on either.
-    """
-    common = {block for block, _ in base} & {block for block, _ in arm}
-    ours, theirs = (
-        {(block if common else "", value) for block, value in side if not common or block in common}
-        for side in (base, arm)
+
+def _declared_too_much(runs: Sequence[Run]) -> str:
+    more = {run.strategy_class: [key for key in _declared(run) if not below(key, MAY_DIFFER)] for run in runs}
+    return "; ".join(
+        f"{name} declares that {words.listed(keys)} may differ" for name, keys in sorted(more.items()) if keys
     )
-    unknown = not ours or not theirs or (ours == theirs and any(value is None for _, value in ours))
-    return None if unknown else ours == theirs
 
 
-def _shown(side: Values) -> str:
-    """The distinct values, in the order of the repetitions."""
-    ordered = sorted(side, key=lambda pair: (_natural(pair[0]), pair[1] is None, pair[1] or ""))
-    values = dict.fromkeys(NOT_RECORDED if value is None else value for _, value in ordered)
-    return "; ".join(values) or "no run"
+def _tuned_on(runs: Sequence[Run]) -> str:
+    """Why the tuning was unfair though both sides had the same: a scored run has a seed that was tuned on."""
+    tuned = [run for run in runs if run.tuned]
+    counts = {run.arm_name: int(run.config["study"]["tune_trials"]) for run in tuned}
+    tried = [seed for count in set(counts.values()) for seed in trial_seeds(count)]
+    try:
+        check_fair(counts, tried, [run.seed for run in tuned])
+    except ConfigError as error:
+        return str(error)
+    return ""
 
 
-def _natural(seed: str) -> tuple[int, str]:
-    return len(seed), seed
+def _too_many_threads(runs: Sequence[Run]) -> str:
+    loads = {pair for run in runs if (pair := most_threads(run)) and pair[0] > pair[1]}
+    return "; ".join(f"{threads} threads on {cores} cores" for threads, cores in sorted(loads))
+
+
+def _seeds(sides: Sides) -> FairnessRow:
+    base, arm = seeds = [[text(run.seed) for run in side] for side in sides]
+    twice = dict.fromkeys(seed for side in seeds for seed in side if side.count(seed) > 1)
+    wrong = f"twice in an arm: {', '.join(twice)}" if twice else ""
+    if not all(seeds):
+        wrong = "no run counts"
+    equal, shown = Counter(base) == Counter(arm), [", ".join(side) or "no run" for side in seeds]
+    return FairnessRow("seed", "seeds: initial weights, order of the data", *shown, equal=equal, wrong=wrong)
+
+
+def _strategy(run: Run) -> str | None:
+    """`daso: sync_every=4, …`; None where the configuration is lost."""
+    if not run.config:
+        return None
+    keys = sorted(flatten(run.config.get("strategy") or {}).items())
+    shown = [f"{key}={text(value)}" for key, value in keys if key not in ("_target_", "name")]
+    return ": ".join(part for part in (run.strategy, ", ".join(shown)) if part)
+
+
+def _settings(sides: Sides) -> list[FairnessRow]:
+    """A row for each key of the configuration in which the sides differ, and one for all the others."""
+    compared = {id(run): _compared(run) for side in sides for run in side}
+
+    def reader(name: str) -> Read:
+        return lambda run: text(compared[id(run)].get(name, "not set")) if run.config else None
+
+    names = sorted({name for keys in compared.values() for name in keys if not below(name, ["strategy"])})
+    rows = [_row(sides, name, name, reader(name)) for name in names]
+    rest = [row.equal for row in rows if row.equal is not False]
+    keys, equal = f"{len(rest)} keys", None if None in rest else True
+    others = FairnessRow("configuration", "configuration", keys, keys, equal)
+    return [*(row for row in rows if row.equal is False), others]
+
+
+def _compared(run: Run) -> dict[str, Any]:
+    """The dotted configuration without what names, places or watches a run."""
+    compared = {key: value for key, value in settings(run).items() if not below(key, NOT_COMPARED)}
+    # Drawn for each repetition, so no part of what makes an arm; but the arms of a repetition share it.
+    phase = value_at(run.config, "train", "eval_phase")
+    return compared if phase is None else compared | {"train.eval_phase": phase}

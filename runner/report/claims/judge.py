@@ -6,19 +6,21 @@ docs/method.md, "Headlines" and "Verdict on a claim"; the rules are in `runner/r
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
+from typing import Any
 
 from .. import words
 from ..data.arms import Arm, Comparison
-from ..data.load import Run
+from ..data.load import Run, value_at
 from ..statistics import quality, verdict
 from ..statistics.several_arms import Family
 from ..statistics.verdict import Conditions, Hypothesis, Verdict
-from ..statistics.welch import FEWEST_RUNS, Estimate, Interval, Ratio
-from . import arm_speedup, recorded
-from .arm_speedup import ArmSpeedup, evaluations
+from ..statistics.welch import FEWEST_RUNS, Estimate, Ratio
+from . import recorded
+from .arm_speedup import ArmSpeedup, evaluations, rates
 from .bounds import ceiling_of
 from .core_efficiency import headroom
 from .fairness import ALONE, FairnessRow, by_design, in_words
@@ -28,6 +30,7 @@ from .speedups import Speedups
 NO_ARM = "no arm here is about it"
 TIME = ("fixed_work", "time_to_target", "efficiency")
 NATIVE = "native"
+Value = Callable[[ArmSpeedup], Ratio | Estimate | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,20 +77,30 @@ def _not_compared(claim: Claim, comparisons: Sequence[Comparison]) -> str:
     return f"a ratio needs {FEWEST_RUNS} runs each of {sides} in one comparison"
 
 
-def _in_comparison(claim: Claim, study: Speedups) -> list[JudgedClaim]:
+def _in_comparison(claim: Claim, study: Speedups) -> Iterator[JudgedClaim]:
     comparators = [arm for arm in study.comparison.arms if _is(arm, claim.comparator)]
     if claim.comparator == "ddp" and study.baseline.runs[0].strategy == "ddp":
         comparators = [study.baseline]
     elif claim.headline in TIME and comparators:
         # Besides the named one, the better ddp: the baseline, or what beat it.
         comparators += [arm for arm in (study.baseline, *study.faster) if arm not in comparators]
-    return [
-        _judged(claim, over, line)
-        for over in map(study.over, comparators)
-        if over
-        for line in over.lines
-        if _is(line.arm, claim.arm)
-    ]
+    for over in map(study.over, comparators):
+        if over:
+            yield from (_judged(claim, over, line) for line in over.lines if _is(line.arm, claim.arm))
+
+
+def _is(arm: Arm, name: str) -> bool:
+    """Whether an arm is what a claim calls `name`: by the study's name, its strategy, or its meaning.
+
+    The name of a built-in strategy means that strategy, whatever the study calls its arms.
+    """
+    run = arm.runs[0]
+    if run.role or not run.may_be_called(name):
+        return False
+    uniform = value_at(run.config, "strategy", "weighting") == "uniform"
+    if name == "plain_mean":
+        return run.strategy == "heterogeneous" and uniform
+    return (run.tuned or run.arm_name) == name or (run.strategy == name and not uniform)
 
 
 def _judged(claim: Claim, study: Speedups, line: ArmSpeedup) -> JudgedClaim:
@@ -100,8 +113,7 @@ def _judged(claim: Claim, study: Speedups, line: ArmSpeedup) -> JudgedClaim:
         quality_margin=claim.quality_margin,
     )
     conditions = _conditions(claim, study, line, table)
-    given = _Case(claim=hypothesis, study=study, line=line, conditions=conditions)
-    made, measured = _by_headline(claim, given)
+    made, measured = _by_headline(claim, hypothesis, study, line, conditions)
     if study.exploratory and made.word != "no verdict":
         reasons = (*made.reasons, f"exploratory: {study.exploratory}")
         made = replace(made, remarks=(*made.remarks, "exploratory"), reasons=reasons)
@@ -118,96 +130,86 @@ def _judged(claim: Claim, study: Speedups, line: ArmSpeedup) -> JudgedClaim:
 
 
 def _conditions(claim: Claim, study: Speedups, line: ArmSpeedup, table: list[FairnessRow]) -> Conditions:
-    noise = study.target_floor if claim.headline == "time_to_target" else study.fixed_floor
-    counts = [evaluations(arm) for arm in (study.against, line.arm)]
-    differs, not_stated, other = _stated(claim, line.arm.runs[0])
+    sides, to_target = (study.against, line.arm), claim.headline == "time_to_target"
+    noise = study.target_floor if to_target else study.fixed_floor
+    counts = [count for arm in sides if (count := evaluations(arm)) is not None]
     # A bound of communication does not include idle cores. Where computing is modelled none idles.
-    if claim.headline == "efficiency" and not all(recorded.paced(run) for run in study.against.runs):
+    if claim.headline == "efficiency" and not all(map(recorded.paced, study.against.runs)):
         bound = headroom(study.comparison, study.against, noise.floor or 0.0)
     else:
-        bound = ceiling_of(study.bound, line.arm, to_target=claim.headline == "time_to_target")
-    any_ddp = study.against is not study.baseline or (
-        claim.comparator != "ddp" and _is(study.against, claim.comparator)
-    )
-    # How many samples a second a machine does has nothing to do with what is learnt.
-    untrained = study.guard.untrained if claim.headline != "efficiency" else ""
-    by_checks = _by_checks(claim, study, line.arm)
-    forbidden = (
-        *(why for name, why in by_checks if name == "records intact"),
-        *study.forbidden,
-        *([untrained] if untrained else []),
-        *(() if any_ddp else study.wrong),
-        *([bound.impossible] if bound.impossible else []),
-        *(why for arm in (study.against, line.arm) if (why := _no_native(claim, arm))),
-        *study.reasons(study.against, line.arm),
-        *([unequal] if (unequal := in_words(table)) else []),
-    )
+        bound = ceiling_of(study.bound, line.arm, to_target=to_target)
+    differs, not_stated, other_work = _stated(claim, line.arm.runs[0])
+    reasons = [
+        *_forbidden(claim, study, line.arm),
+        bound.impossible,
+        *(_no_native(claim, arm) for arm in sides),
+        *(study.guard.flagged.get(arm.label, "") for arm in sides),
+        in_words(table),
+    ]
     return Conditions(
-        runs=min(len(study.against.counted), len(line.arm.counted)),
+        runs=min(len(arm.counted) for arm in sides),
         noise=noise,
-        evaluations=None if None in counts else min(count for count in counts if count is not None),
+        evaluations=min(counts) if len(counts) == len(sides) else None,
         bound=bound if claim.gain is not None else replace(bound, unknown=""),
-        own_conditions=not (differs or not_stated or other),
+        own_conditions=not (differs or not_stated or other_work),
         differs=differs,
         not_stated=not_stated,
-        forbidden=forbidden or tuple(why for _, why in by_checks),
+        forbidden=tuple(filter(None, reasons)) or tuple(_by_checks(claim, study, line.arm)),
     )
 
 
-def _by_checks(claim: Claim, study: Speedups, arm: Arm) -> list[tuple[str, str]]:
-    """Names of the checks of the study that forbid a verdict on this pair of arms, and why."""
-    # A claim that names its comparator needs no strong baseline.
-    named = "baseline strong" if study.against is not study.baseline else ""
-    return [
-        (check.name, f"{label}: {why}")
-        for check in study.checks
-        for label in dict.fromkeys((arm.label, study.against.label, *study.baselines))
-        if check.name != named and (why := check.forbids.get(label))
-        if why != ALONE or claim.headline != "efficiency"
-    ]
+def _forbidden(claim: Claim, study: Speedups, arm: Arm) -> Iterator[str]:
+    """Why the whole study allows no verdict on the claim."""
+    yield from _by_checks(claim, study, arm, "records intact")
+    yield from study.forbidden
+    # How many samples a second a machine does has nothing to do with what is learnt.
+    if claim.headline != "efficiency":
+        yield study.guard.untrained
+    named = claim.comparator != "ddp" and _is(study.against, claim.comparator)
+    if study.against is study.baseline and not named:
+        yield from study.wrong
 
 
-def _stated(claim: Claim, run: Run) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """(what differs of the machine, what the source does not state, what differs of the workload).
+def _by_checks(claim: Claim, study: Speedups, arm: Arm, name: str = "") -> Iterator[str]:
+    """Why the checks of the study, or the one called `name`, forbid a verdict on this pair of arms.
+
+    Which claims a baseline forbids that is not strong depends on the claim: see `_forbidden`.
+    """
+    for check in study.checks:
+        if check.name == "baseline strong" or name not in ("", check.name):
+            continue
+        for label in dict.fromkeys((arm.label, study.against.label, *study.baselines)):
+            why = check.forbids.get(label, "")
+            if why and (why != ALONE or claim.headline != "efficiency"):
+                yield f"{label}: {why}"
+
+
+def _stated(claim: Claim, run: Run) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
+    """(what differs of the machine, what the source does not state, whether the workload is another).
 
     Model, data and metric do not make a claim untestable: it may be about more than its own workload, and the
     verdict names the workload. Device and network are words of the paper, which no record can be compared
     with.
     """
-    cluster = run.config.get("cluster") or {}
-    ranks = cluster.get("ranks_per_node")
+    stated, ranks = claim.conditions, value_at(run.config, "cluster", "ranks_per_node")
     devices = ranks[0] if isinstance(ranks, list) and len(set(ranks)) == 1 else ranks
-    stated = claim.conditions
-    here = {"nodes": cluster.get("nodes"), "devices per node": devices}
-    claimed = {"nodes": stated.nodes, "devices per node": stated.devices_per_node}
-    sought = {**claimed, "device": stated.device, "network": stated.network}
-    silent = ", ".join(key for key, value in sought.items() if value is None)
-    workload = {key: run.name(key).lower() for key in ("model", "dataset")}
-    wanted = {key: value.lower() if (value := getattr(stated, key)) else None for key in workload}
-    if claim.headline != "efficiency":
-        workload["metric"], wanted["metric"] = run.judged_by.key, claim.metric
-    machine, work = (
-        tuple(
-            f"{key} {said}, here {our[key]}" for key, said in theirs.items() if said not in (None, our[key])
-        )
-        for theirs, our in ((claimed, here), (wanted, workload))
+    machine = {
+        "nodes": (stated.nodes, value_at(run.config, "cluster", "nodes")),
+        "devices per node": (stated.devices_per_node, devices),
+    }
+    differs = tuple(
+        f"{key} {claimed}, here {here}"
+        for key, (claimed, here) in machine.items()
+        if claimed not in (None, here)
     )
-    return machine, (silent,) if silent else (), work
-
-
-def _is(arm: Arm, name: str) -> bool:
-    """Whether an arm is what a claim calls `name`: by the study's name, its strategy, or its meaning.
-
-    The name of a built-in strategy means that strategy, whatever the study calls its arms.
-    """
-    run = arm.runs[0]
-    if run.role or not run.may_be_called(name):
-        return False
-    settings = run.config.get("strategy") or {}
-    if name == "plain_mean":
-        return run.strategy == "heterogeneous" and settings.get("weighting") == "uniform"
-    plain = run.strategy == name and settings.get("weighting") != "uniform"
-    return (run.tuned or run.arm_name) == name or plain
+    sought = {key: claimed for key, (claimed, _) in machine.items()}
+    sought |= {"device": stated.device, "network": stated.network}
+    silent = ", ".join(key for key, claimed in sought.items() if claimed is None)
+    workload = [(stated.model, run.name("model")), (stated.dataset, run.name("dataset"))]
+    if claim.headline != "efficiency":
+        workload.append((claim.metric, run.judged_by.key))
+    other_work = any(claimed and claimed.lower() != here.lower() for claimed, here in workload)
+    return differs, (silent,) if silent else (), other_work
 
 
 def _no_native(claim: Claim, arm: Arm) -> str:
@@ -215,112 +217,77 @@ def _no_native(claim: Claim, arm: Arm) -> str:
     if claim.comparator != NATIVE or not _is(arm, NATIVE):
         return ""
     run = arm.runs[0]
-    asked = (run.config.get("cluster") or {}).get("ranks_per_node")
+    asked = value_at(run.config, "cluster", "ranks_per_node")
     ranks = sorted(set(asked if isinstance(asked, list) else [asked or 1]))
     if run.strategy != "ddp" or ranks != [1]:
         processes = " or ".join(map(str, ranks))
         return f"{arm.label} is not native: {run.strategy}, {processes} processes a node; it is ddp with one"
-    idle = next((threads for run in arm.counted if (threads := recorded.idle_cores(run))), "")
+    idle = next(filter(None, map(recorded.idle_cores, arm.counted)), "")
     return f"{arm.label} is not native: {idle}; one process a node is to use all its cores" if idle else ""
 
 
-Value = Callable[[ArmSpeedup], Ratio | Estimate | None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Case:
-    """What a headline is judged by: the claim as the rules see it, and the arm's line of the study."""
-
-    claim: Hypothesis
-    study: Speedups
-    line: ArmSpeedup
-    conditions: Conditions
-
-    def time(self, of: Value, *, verdicts: int = 1) -> Verdict:
-        """The verdict on a ratio; `verdicts`: how many a joined one is made of."""
-        ends, family = self._estimates(of, verdicts)
-        return verdict.ratio_verdict(self.claim, ends, self.conditions, family=family)
-
-    def no_loss(self, *, verdicts: int = 1) -> Verdict:
-        """Whether the final metric is no worse than the margin allows."""
-        ends, family = self._estimates(lambda each: each.quality, verdicts)
-        diverged = self.line.diverged
-        return quality.no_loss(self.claim, ends, self.conditions, diverged=diverged, family=family)
-
-    def better(self, of: Value) -> Verdict:
-        """Whether a difference in points is larger than that of two baselines."""
-        ends, family = self._estimates(of, 1)
-        return quality.better(
-            self.claim,
-            ends,
-            self.conditions,
-            fresh_difference=self.study.fresh_points,
-            diverged=self.line.diverged,
-            family=family,
-        )
-
-    def _estimates(self, of: Value, verdicts: int) -> tuple[Interval | None, Family | None]:
-        """The interval of the line, and its estimate with those of all other arms; None if it has none."""
-        own, others = of(self.line), (each for each in self.study.lines if each is not self.line)
-        if own is None:
-            return None, None
-        known = [estimate for each in others if (estimate := of(each)) is not None]
-        return own.interval, Family(own=own, others=known, verdicts=verdicts)
-
-
-def _by_headline(claim: Claim, given: _Case) -> tuple[Verdict, str]:
+def _by_headline(
+    claim: Claim, hypothesis: Hypothesis, study: Speedups, line: ArmSpeedup, conditions: Conditions
+) -> tuple[Verdict, str]:
     """The verdict by the claim's own headline, and the measured value in words."""
-    line = given.line
+
+    def by(rule: Callable[..., Verdict], value: Value, *, verdicts: int = 1, **more: Any) -> Verdict:
+        """The verdict of a rule of `statistics` on `value`; `verdicts`: how many a joined one is made of."""
+        own = value(line)
+        others = [each for one in study.lines if one is not line and (each := value(one)) is not None]
+        family = Family(own=own, others=others, verdicts=verdicts) if own else None
+        given = {"conditions": conditions, "family": family, **more}
+        return rule(hypothesis, own and own.interval, **given)
+
+    def final(each: ArmSpeedup) -> Estimate | None:
+        return each.quality
+
+    no_loss = partial(by, quality.no_loss, final, diverged=line.diverged)
+    better = partial(by, quality.better, diverged=line.diverged, fresh_difference=study.fresh_points)
     match claim.headline, claim.direction:
         case "quality", "not_worse":
-            return given.no_loss(), _points(line)
+            return no_loss(), _points(line)
         case "quality", _:
-            return given.better(lambda each: each.quality), _points(line)
+            return better(final), _points(line)
         case "quality_at_time", _:
-            return _quality_at_time(given)
+            spent = [run.train_s for run in study.against.complete if run.train_s]
+            if not spent:
+                reasons = ("no run of the comparator did all its work",)
+                return Verdict(word="no verdict", reasons=reasons), ""
+            points, steps = _points_at(study, median(spent)), rates(study.against, line.arm)
+            made = better(points, conditions=quality.at_equal_time(conditions, steps and steps.interval))
+            found = points(line)
+            measured = f"{found.difference:+.2f} points" if found else "no difference"
+            return made, f"{measured} at equal time, {words.interval(steps)} in time per sample"
         case "time_to_target", _:
-            made = given.time(lambda each: each.to_target)
+            made = by(verdict.ratio_verdict, lambda each: each.to_target)
             return made, f"{words.interval(line.to_target)} in time to target"
         case "efficiency", _:
             # Of the runs that did all their work; fairness requires the same machines.
-            made = given.time(lambda each: arm_speedup.rates(given.study.against, each.arm))
-            rates = arm_speedup.rates(given.study.against, line.arm)
-            return made, f"{words.interval(rates)} in samples per second"
+            made = by(verdict.ratio_verdict, lambda each: rates(study.against, each.arm))
+            return made, f"{words.interval(rates(study.against, line.arm))} in samples per second"
         case _:
-            time = given.time(lambda each: each.fixed_work, verdicts=2)
-            joined = quality.join(time, given.no_loss(verdicts=2), quantifier=claim.quantifier)
+            time = by(verdict.ratio_verdict, lambda each: each.fixed_work, verdicts=2)
+            joined = quality.join(time, no_loss(verdicts=2), quantifier=claim.quantifier)
             return joined, f"{words.interval(line.fixed_work)} in time, {_points(line)}"
 
 
-def _quality_at_time(given: _Case) -> tuple[Verdict, str]:
-    """The metric of the last evaluation up to the comparator's median time of the whole schedule."""
-    against, arm = given.study.against, given.line.arm
-    spent = [run.train_s for run in against.complete if run.train_s]
-    if not spent:
-        return Verdict(word="no verdict", reasons=("no run of the comparator did all its work",)), ""
-    limit_s = median(spent)
-    base = _points_at(against.counted, limit_s)
+def _points_at(study: Speedups, limit_s: float) -> Callable[[ArmSpeedup], Estimate | None]:
+    """The difference of the metric of the last evaluation up to `limit_s` of training."""
 
-    def points_of(each: ArmSpeedup) -> Estimate | None:
-        return quality.difference(base, _points_at(each.arm.counted, limit_s), level=given.study.level)
-
-    points, steps = points_of(given.line), arm_speedup.rates(against, arm)
-    conditions = quality.at_equal_time(given.conditions, steps.interval if steps else None)
-    text = f"{points.difference:+.2f} points" if points else "no difference"
-    measured = f"{text} at equal time, {words.interval(steps)} in time per sample"
-    return replace(given, conditions=conditions).better(points_of), measured
-
-
-def _points_at(runs: Sequence[Run], limit_s: float) -> list[float]:
-    values = (
-        quality.last_up_to(
-            [row["train_s"] for row in run.evaluations],
-            [run.judged_by.of(row) for row in run.evaluations],
-            limit_s,
+    def points(arm: Arm) -> list[float]:
+        values = (
+            quality.last_up_to(
+                [row["train_s"] for row in run.evaluations],
+                [run.judged_by.of(row) for row in run.evaluations],
+                limit_s,
+            )
+            for run in arm.counted
         )
-        for run in runs
-    )
-    return [100 * value for value in values if value is not None and not math.isnan(value)]
+        return [100 * value for value in values if value is not None and not math.isnan(value)]
+
+    base = points(study.against)
+    return lambda line: quality.difference(base, points(line.arm), level=study.level)
 
 
 def _points(line: ArmSpeedup) -> str:

@@ -10,6 +10,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,26 +28,22 @@ from ...records.display import make_console, say
 FOLDER = "claims"
 QUANTIFIERS = ("typical", "up_to")
 CERTAINTIES = ("abstract", "paper", "secondary")
-DIRECTIONS = {  # of a claim without a number, by its headline
-    "fixed_work": ("faster",),
-    "time_to_target": ("faster",),
-    "efficiency": ("faster",),
-    "quality": ("better", "not_worse"),
-    "quality_at_time": ("better",),
-}
-HEADLINES = tuple(DIRECTIONS)
 QUALITY = ("accuracy", "top5", "miou", "pixel_accuracy", "loss")
-METRICS = dict.fromkeys(HEADLINES, QUALITY) | {"efficiency": ("samples_per_s",)}
+HEADLINES: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
+    "fixed_work": (
+        "time of the same complete schedule, with quality that is not worse",
+        ("faster",),
+        QUALITY,
+    ),
+    "time_to_target": ("time to a target", ("faster",), QUALITY),
+    "efficiency": ("computing efficiency", ("faster",), ("samples_per_s",)),
+    "quality": ("final quality", ("better", "not_worse"), QUALITY),
+    "quality_at_time": ("quality at equal training time", ("better",), QUALITY),
+}
+"""Each in words, with the directions of a claim without a number, and its metrics."""
 OTHER_COMPARATORS = {  # arms of a study that are no strategy's defaults
     "native": "ddp, one process a node with all its cores",
     "plain_mean": "heterogeneous with strategy.weighting=uniform",
-}
-_WORDS = {  # of headlines
-    "fixed_work": "time of the same complete schedule, with quality that is not worse",
-    "time_to_target": "time to a target",
-    "efficiency": "computing efficiency",
-    "quality": "final quality",
-    "quality_at_time": "quality at equal training time",
 }
 _KEY_WIDTH = len("conditions") + 2
 _ID = re.compile(r"[a-z][a-z0-9_]*")
@@ -66,10 +63,9 @@ class Paper:
     @property
     def reference(self) -> str:
         """The paper in one line, as lists of references have it."""
-        numbers = [f"doi:{self.doi}"] if self.doi else []
-        numbers += [f"arXiv:{self.arxiv}"] if self.arxiv else []
-        place = [self.published_in] if self.published_in else []
-        return ", ".join([self.authors, self.title, *place, str(self.year), *numbers])
+        doi, arxiv = self.doi and f"doi:{self.doi}", self.arxiv and f"arXiv:{self.arxiv}"
+        parts = (self.authors, self.title, self.published_in, str(self.year), doi, arxiv)
+        return ", ".join(part for part in parts if part)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,9 +82,8 @@ class StatedConditions:
     @property
     def words(self) -> str:
         """What is stated, in a line; "not stated" if nothing is."""
-        stated = {key: value for key, value in asdict(self).items() if value is not None}
-        words = [f"{key.replace('_', ' ')} {value}" for key, value in stated.items()]
-        return ", ".join(words) or "not stated"
+        stated = ((key.replace("_", " "), value) for key, value in asdict(self).items())
+        return ", ".join(f"{key} {value}" for key, value in stated if value is not None) or "not stated"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,19 +142,27 @@ def load(folders: Sequence[Path] = ()) -> list[Claim]:
     Raises:
         ConfigError: a file is no such file; names it, the key, the value and what is allowed.
     """
-    strategies = list(groups.entries("strategy", folders))
-    claims: dict[str, Claim] = {}
-    for folder in (groups.CONF, *folders):
-        of_folder: dict[str, Claim] = {}
-        for file in sorted((folder / FOLDER).glob("*.yaml")):
-            for claim in read(file, strategies):
-                if claim.id in of_folder:
-                    raise ConfigError(
-                        f"{file}: id={claim.id}: is there already, in {of_folder[claim.id].file}"
-                    )
-                of_folder[claim.id] = claim
-        claims |= of_folder
+    strategies = tuple(groups.entries("strategy", folders))
+    claims = dict(_shipped())
+    for folder in folders:
+        claims |= _of_folder(folder, strategies)
     return list(claims.values())
+
+
+@cache
+def _shipped() -> Mapping[str, Claim]:
+    return _of_folder(groups.CONF, tuple(groups.entries("strategy")))
+
+
+def _of_folder(folder: Path, strategies: Sequence[str]) -> dict[str, Claim]:
+    """The claims of a folder by their ids. Raises ConfigError where two have one."""
+    claims: dict[str, Claim] = {}
+    files = sorted((folder / FOLDER).glob("*.yaml"))
+    for claim in (claim for file in files for claim in read(file, strategies)):
+        if other := claims.get(claim.id):
+            raise ConfigError(f"{claim.file}: id={claim.id}: is there already, in {other.file}")
+        claims[claim.id] = claim
+    return claims
 
 
 def read(file: Path, strategies: Sequence[str]) -> list[Claim]:
@@ -218,11 +221,14 @@ def _check(record: ClaimKeys, where: str, strategies: Sequence[str]) -> None:
     one_of(f"{where}.comparator", record.comparator, (*strategies, *OTHER_COMPARATORS))
     if record.comparator == record.arm:
         raise ConfigError(f"{where}.comparator={record.arm}: must be another than {where}.arm")
-    for key, allowed in (("metric", METRICS), ("direction", DIRECTIONS)):
-        value, known = getattr(record, key), allowed[record.headline]
+    _, directions, metrics = HEADLINES[record.headline]
+    for key, value, known in (
+        ("metric", record.metric, metrics),
+        ("direction", record.direction, directions),
+    ):
         if value is not None and value not in known:
             raise ConfigError(f"{where}.{key}={value}: headline={record.headline} takes {' or '.join(known)}")
-    _check_gain(record, where)
+    _check_gain(record, where, number_allowed="faster" in directions)
     for key, limit in (("value", 1), ("quality_margin", 0)):
         if (number := getattr(record, key)) is not None:
             above(f"{where}.{key}", number, limit)
@@ -233,11 +239,10 @@ def _check(record: ClaimKeys, where: str, strategies: Sequence[str]) -> None:
             at_least(f"{where}.conditions.{key}", count, 1)
 
 
-def _check_gain(record: ClaimKeys, where: str) -> None:
+def _check_gain(record: ClaimKeys, where: str, *, number_allowed: bool) -> None:
     """Refuse all but exactly one of value, less_time and direction."""
     keys = ("value", "less_time", "direction")
     given = [key for key in keys if getattr(record, key) is not None]
-    number_allowed = "faster" in DIRECTIONS[record.headline]
     if len(given) != 1 or (given != ["direction"] and not number_allowed):
         allowed = f"exactly one of {', '.join(keys)}" if number_allowed else "direction alone"
         has = " and ".join(given) or "none"
@@ -290,7 +295,7 @@ def parts(claim: Claim) -> dict[str, str]:
         "claim": claim.id,
         "says": claim.says,
         "gain": gain_words(claim),
-        "judged by": _WORDS[claim.headline],
+        "judged by": HEADLINES[claim.headline][0],
         "against": claim.comparator + (f": {explained}" if explained else ""),
         "stated in": f"{claim.source} (certainty: {claim.certainty})",
         "conditions": claim.conditions.words,

@@ -6,7 +6,6 @@ names are those of docs/records.md.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
@@ -16,26 +15,7 @@ from .. import words
 from ..data.arms import text
 from ..data.load import Run, value_at
 
-
-@dataclass(frozen=True)
-class Quantity:
-    """`key`: what `Strategy.may_differ` calls it. `real`: concerns real machines, not the virtual clock.
-
-    `complete`: only runs have it that did the whole of their schedule.
-    """
-
-    key: str
-    words: str
-    read: Callable[[Run], str | None]
-    _: KW_ONLY
-    real: bool = False
-    complete: bool = False
-
-
-def complete(run: Run) -> bool:
-    """Whether the run did all of its schedule; one that stopped at its target did no fixed work."""
-    stop = value_at(run.config, "train", "stop")
-    return run.state == "finished" and stop in (None, "budget")
+Read = Callable[[Run], str | None]
 
 
 def local_batch(run: Run) -> str | None:
@@ -43,13 +23,13 @@ def local_batch(run: Run) -> str | None:
     batches = value_at(run.summary, "strategy", "batches")
     batch = value_at(run.config, "train", "global_batch_size")
     nodes = value_at(run.config, "cluster", "ranks_per_node")
-    if not isinstance(batches, list) or not batches:
-        if not isinstance(batch, int) or not isinstance(nodes, list) or not nodes:
-            return None
-        ranks = sum(nodes)
-        least, more = divmod(batch, ranks)
-        batches = [least + 1] * more + [least] * (ranks - more)
-    return _counted(batches)
+    if isinstance(batches, list) and batches:
+        return _counted(batches)
+    if not isinstance(batch, int) or not isinstance(nodes, list) or not nodes:
+        return None
+    ranks = sum(nodes)
+    least, more = divmod(batch, ranks)
+    return _counted([least + 1] * more + [least] * (ranks - more))
 
 
 def _counted(values: Iterable[Any]) -> str:
@@ -57,9 +37,49 @@ def _counted(values: Iterable[Any]) -> str:
     return ", ".join(f"{text(value)} x {len(list(group))}" for value, group in groupby(values))
 
 
+def ranks_of(run: Run) -> list[Mapping[str, Any]]:
+    """What each rank recorded of its place and device."""
+    rows = run.environment.get("ranks")
+    return [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
+
+
+def hosts(run: Run) -> list[str]:
+    """The machines of a run's nodes, each once; empty if one is not known."""
+    ranks = ranks_of(run)
+    if any(row.get("host") is None for row in ranks):
+        return []
+    return list(dict.fromkeys(str(row["host"]) for row in ranks))
+
+
 def cores(run: Run) -> int | None:
     """Cores that a run's ranks may use, of all hosts together; None if it is not known."""
-    return sum(_cores_of_hosts(run).values()) or None
+    return sum(cores for _, cores in _loads(run)) or None
+
+
+def _loads(run: Run, *, helpers: int = 0) -> list[tuple[int, int]]:
+    """(threads, cores) of each host, with `helpers` more threads for each rank; empty if one is not known."""
+    threads: dict[str, int] = defaultdict(int)
+    numbers: dict[str, set[int]] = defaultdict(set)
+    for row in ranks_of(run):
+        known = isinstance(row.get("threads"), int) and isinstance(row.get("cores"), list)
+        if not known or not row["cores"]:
+            return []
+        threads[str(row.get("host"))] += row["threads"] + helpers
+        numbers[str(row.get("host"))].update(row["cores"])
+    cores = {host: len(of_host) for host, of_host in numbers.items()}
+    quota = run.environment.get("cores")
+    if cores and isinstance(quota, int):
+        # Ranks that are bound to cores record only those; the nodes of a run are alike. Else a container's
+        # quota may be below its affinity; it is recorded for rank 0's host.
+        first = next(iter(cores))
+        bound = value_at(run.config, "launcher", "pin")
+        cores = dict.fromkeys(cores, quota) if bound else cores | {first: min(cores[first], quota)}
+    return [(threads[host], cores[host]) for host in cores]
+
+
+def most_threads(run: Run) -> tuple[int, int] | None:
+    """(threads, cores) of the host with most threads a core; None if not known."""
+    return max(_loads(run), key=lambda load: load[0] / load[1], default=None)
 
 
 def idle_cores(run: Run) -> str:
@@ -75,78 +95,26 @@ def idle_cores(run: Run) -> str:
 
 def paced(run: Run) -> bool:
     """Whether the compute speed of its ranks is an input: in virtual time, or on modelled devices."""
-    return run.world == "simulated" or bool(run.network and modelled_speed(run))
+    return run.world == "simulated" or bool(run.network and _modelled_speed(run))
 
 
-def most_threads(run: Run) -> tuple[int, int] | None:
-    """(threads, cores) of the host with most threads a core; None if not known."""
-    return max(_loads(run), key=lambda load: load[0] / load[1], default=None)
+def _modelled_speed(run: Run) -> tuple[float, str] | None:
+    """How fast a rank's modelled device is, and its unit; None where the machine's own computes."""
+    for name, unit in (("samples_per_second", "samples/s"), ("tflops", "Tflop/s")):
+        each = value_at(run.config, "cluster", "device", name)
+        if isinstance(each, int | float) and not isinstance(each, bool):
+            return each, unit
+    return None
 
 
-def _loads(run: Run, *, helpers: int = 0) -> list[tuple[int, int]]:
-    """(threads, cores) of each host, with `helpers` more threads for each rank; empty if one is not known."""
-    threads: dict[str, int] = defaultdict(int)
-    for row in ranks_of(run):
-        if not isinstance(row.get("threads"), int):
-            return []
-        threads[str(row.get("host"))] += row["threads"] + helpers
-    return [(threads[host], cores) for host, cores in _cores_of_hosts(run).items()]
-
-
-def _cores_of_hosts(run: Run) -> dict[str, int]:
-    """Cores by host; empty if one is not known."""
-    cores: dict[str, set[int]] = defaultdict(set)
-    for row in ranks_of(run):
-        if not isinstance(row.get("cores"), list):
-            return {}
-        cores[str(row.get("host"))].update(row["cores"])
-    least = {host: len(numbers) for host, numbers in cores.items()}
-    if not least or not all(least.values()):
-        return {}
-    # A container's quota may be below its affinity; it is recorded for rank 0's host.
-    quota, first = run.environment.get("cores"), next(iter(least))
-    if not isinstance(quota, int):
-        return least
-    if value_at(run.config, "launcher", "pin"):
-        # Ranks that are bound to cores record only those; the nodes of a run are alike.
-        return dict.fromkeys(least, quota)
-    return least | {first: min(least[first], quota)}
-
-
-def hosts(run: Run) -> list[str]:
-    """The machines of a run's nodes, each once; empty if one is not known."""
-    nodes: dict[str, str] = {}
-    for row in ranks_of(run):
-        if row.get("host") is None:
-            return []
-        nodes.setdefault(str(row.get("node")), str(row["host"]))
-    # Nodes of one machine are one host.
-    return list(dict.fromkeys(nodes.values()))
-
-
-def _of_rows(
-    rows: Callable[[Run], Sequence[Mapping[str, Any]]], *names: str, counted: bool = False
-) -> Callable[[Run], str | None]:
-    """The distinct values of these fields in a run's rows; `counted`: in the order of the rows, `1 x 4`."""
-
-    def read(run: Run) -> str | None:
-        values = [[row.get(name) for name in names] for row in rows(run)]
-        if not values or any(None in of_row for of_row in values):
-            return None
-        shown = [" ".join(map(text, of_row)) for of_row in values]
-        return _counted(shown) if counted else ", ".join(dict.fromkeys(shown))
-
-    return read
-
-
-def _of(part: str, *names: str) -> Callable[[Run], str | None]:
-    """What stands at `names` in the run's `part`, "environment" or "summary"."""
-
-    return lambda run: _text(value_at(getattr(run, part), *names))
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else text(value)
+def _node_speed(run: Run) -> str | None:
+    """`0.96 Tflop/s`, by node where they differ; `the machines' own` where no device is modelled."""
+    ranks, speed = value_at(run.config, "cluster", "ranks_per_node"), _modelled_speed(run)
+    if not isinstance(ranks, list) or not all(isinstance(count, int) for count in ranks):
+        return None
+    if speed is None:
+        return "the machines' own"
+    return ", ".join(dict.fromkeys(f"{speed[0] * count:.6g} {speed[1]}" for count in ranks))
 
 
 def _variables(run: Run) -> str | None:
@@ -154,8 +122,11 @@ def _variables(run: Run) -> str | None:
     if not isinstance(variables, Mapping):
         return None
     # Ranks set their number of threads themselves: it is compared as `threads.per_rank`.
-    compared = {name: value for name, value in variables.items() if not str(name).endswith("_NUM_THREADS")}
-    given = [f"{name}={value}" for name, value in sorted(compared.items()) if value is not None]
+    given = (
+        f"{name}={value}"
+        for name, value in sorted(variables.items())
+        if value is not None and not str(name).endswith("_NUM_THREADS")
+    )
     return ", ".join(given) or "none set"
 
 
@@ -188,34 +159,7 @@ def _tuning(run: Run) -> str | None:
     return f"{len(seeds)} trials, seeds {seeds[0]} to {seeds[-1]}: {study['tune_space']}"
 
 
-def node_speed(run: Run) -> str | None:
-    """`0.96 Tflop/s`, by node where they differ; `the machines' own` where no device is modelled."""
-    ranks = value_at(run.config, "cluster", "ranks_per_node")
-    if not isinstance(ranks, list) or not all(isinstance(count, int) for count in ranks):
-        return None
-    speed = modelled_speed(run)
-    if speed is None:
-        return "the machines' own"
-    each, unit = speed
-    return ", ".join(dict.fromkeys(f"{each * count:.6g} {unit}" for count in ranks))
-
-
-def modelled_speed(run: Run) -> tuple[float, str] | None:
-    """How fast a rank's modelled device is, and its unit; None where the machine's own computes."""
-    for name, unit in (("samples_per_second", "samples/s"), ("tflops", "Tflop/s")):
-        each = value_at(run.config, "cluster", "device", name)
-        if isinstance(each, int | float) and not isinstance(each, bool):
-            return each, unit
-    return None
-
-
-def ranks_of(run: Run) -> list[Mapping[str, Any]]:
-    """What each rank recorded of its place and device."""
-    rows = run.environment.get("ranks")
-    return [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
-
-
-def threads_fit(run: Run) -> str | None:
+def _threads_fit(run: Run) -> str | None:
     """`4 threads on 2 cores`, of the host with most threads a core."""
     most = most_threads(run)
     return most and f"{most[0]} threads on {most[1]} cores"
@@ -226,46 +170,68 @@ def _data_files(run: Run) -> str | None:
     return str(digests.get("files", "as configured")) if isinstance(digests, Mapping) else None
 
 
-QUANTITIES = (
-    Quantity("model.initial", "initial weights, digest", _of("summary", "digests", "initial_weights")),
-    Quantity("model.parameters", "trainable numbers of the model", _of("summary", "parameters")),
-    Quantity("data.order", "first 100 batches, digest", _of("summary", "digests", "first_batches")),
-    Quantity("data.files", "files of the data set, digest", _data_files),
-    Quantity("data.local_batch", "samples of each rank in a step", local_batch),
-    Quantity("data.left_out", "samples left out of an epoch", _of("summary", "left_out_samples")),
-    Quantity("data.samples", "samples trained in all", lambda run: _text(run.samples), complete=True),
-    Quantity(
-        "evaluation.set",
-        "evaluation set: split, samples",
-        _of_rows(attrgetter("evaluations"), "split", "count"),
-    ),
-    Quantity("evaluation.mode", "how models were evaluated", _of_rows(attrgetter("evaluations"), "mode")),
-    Quantity(
-        "evaluation.count", "evaluations", lambda run: _text(len(run.evaluations) or None), complete=True
-    ),
-    Quantity("tuning", "tuning: trials of the arm, seeds, what was searched of all", _tuning),
-    Quantity("arithmetic.flags", "flags of arithmetic (TF32, ...)", _of("environment", "arithmetic")),
-    Quantity("hardware.node_speed", "modelled speed of all ranks of a node", node_speed),
-    Quantity("hardware.hosts", "nodes", lambda run: ", ".join(hosts(run)) or None, real=True),
-    Quantity("hardware.system", "system", _of("environment", "platform"), real=True),
-    Quantity("hardware.machine", "processor", _of("environment", "machine"), real=True),
-    Quantity("hardware.devices", "devices", _of_rows(ranks_of, "device"), real=True),
-    Quantity("hardware.models", "models of the devices", _of_rows(ranks_of, "device_model"), real=True),
-    Quantity("hardware.cores", "usable cores of rank 0", _of("environment", "cores"), real=True),
-    Quantity(
-        "threads.per_rank", "threads of each rank", _of_rows(ranks_of, "threads", counted=True), real=True
-    ),
-    Quantity("threads.affinity", "cores of each rank", _of_rows(ranks_of, "cores", counted=True), real=True),
-    Quantity("threads.fit", "threads over the cores of a machine", threads_fit, real=True),
-    Quantity("transport.backend", "backend", _of("environment", "backend")),
-    Quantity("transport.variables", "variables of libraries", _variables, real=True),
-    Quantity("transport.network", "who made the links", _network, real=True),
-    Quantity("versions.python", "Python", _of("environment", "python")),
-    Quantity("versions.packages", "packages", _of("environment", "packages")),
-    Quantity("versions.daso_bench", "daso-bench", _of("environment", "daso_bench")),
-    Quantity("code.commit", "commit", _of("environment", "commit")),
-    Quantity("code.changes", "local changes, hash", _changes),
-    Quantity("rules.version", "rules of measuring", _of("environment", "rules_version")),
-    Quantity("rules.schema", "schemas of the records", _of("environment", "schema_version")),
-    Quantity("rules.clock", "clock", lambda run: None if run.world == "unknown" else run.world),
-)
+def _text(value: Any) -> str | None:
+    return None if value is None else text(value)
+
+
+def _of(part: str, *names: str) -> Read:
+    """What stands at `names` in the run's `part`, "environment" or "summary"."""
+    return lambda run: _text(value_at(getattr(run, part), *names))
+
+
+def _of_rows(
+    rows_of: Callable[[Run], Sequence[Mapping[str, Any]]], *names: str, counted: bool = False
+) -> Read:
+    """The distinct values of these fields in a run's rows; `counted`: in the order of the rows, `1 x 4`."""
+
+    def read(run: Run) -> str | None:
+        rows = [[row.get(name) for name in names] for row in rows_of(run)]
+        if any(None in values for values in rows):
+            return None
+        shown = [" ".join(map(text, values)) for values in rows]
+        return (_counted(shown) if counted else ", ".join(dict.fromkeys(shown))) or None
+
+    return read
+
+
+_evaluations = attrgetter("evaluations")
+QUANTITIES: Mapping[str, tuple[str, Read]] = {
+    "model.initial": ("initial weights, digest", _of("summary", "digests", "initial_weights")),
+    "model.parameters": ("trainable numbers of the model", _of("summary", "parameters")),
+    "data.order": ("first 100 batches, digest", _of("summary", "digests", "first_batches")),
+    "data.files": ("files of the data set, digest", _data_files),
+    "data.local_batch": ("samples of each rank in a step", local_batch),
+    "data.left_out": ("samples left out of an epoch", _of("summary", "left_out_samples")),
+    "data.samples": ("samples trained in all", lambda run: _text(run.samples)),
+    "evaluation.set": ("evaluation set: split, samples", _of_rows(_evaluations, "split", "count")),
+    "evaluation.mode": ("how models were evaluated", _of_rows(_evaluations, "mode")),
+    "evaluation.count": ("evaluations", lambda run: _text(len(run.evaluations) or None)),
+    "tuning": ("tuning: trials of the arm, seeds, what was searched of all", _tuning),
+    "arithmetic.flags": ("flags of arithmetic (TF32, ...)", _of("environment", "arithmetic")),
+    "cluster.node_speed": ("modelled speed of all ranks of a node", _node_speed),
+    "hardware.hosts": ("nodes", lambda run: ", ".join(hosts(run)) or None),
+    "hardware.system": ("system", _of("environment", "platform")),
+    "hardware.machine": ("processor", _of("environment", "machine")),
+    "hardware.devices": ("devices", _of_rows(ranks_of, "device")),
+    "hardware.models": ("models of the devices", _of_rows(ranks_of, "device_model")),
+    "hardware.cores": ("usable cores of rank 0", _of("environment", "cores")),
+    "threads.per_rank": ("threads of each rank", _of_rows(ranks_of, "threads", counted=True)),
+    "threads.affinity": ("cores of each rank", _of_rows(ranks_of, "cores", counted=True)),
+    "threads.fit": ("threads over the cores of a machine", _threads_fit),
+    "transport.backend": ("backend", _of("environment", "backend")),
+    "transport.variables": ("variables of libraries", _variables),
+    "transport.network": ("who made the links", _network),
+    "versions.python": ("Python", _of("environment", "python")),
+    "versions.packages": ("packages", _of("environment", "packages")),
+    "versions.daso_bench": ("daso-bench", _of("environment", "daso_bench")),
+    "code.commit": ("commit", _of("environment", "commit")),
+    "code.changes": ("local changes, hash", _changes),
+    "rules.version": ("rules of measuring", _of("environment", "rules_version")),
+    "rules.schema": ("schemas of the records", _of("environment", "schema_version")),
+    "rules.clock": ("clock", lambda run: None if run.world == "unknown" else run.world),
+}
+"""What `Strategy.may_differ` calls a quantity: its name in the table, and how it is read."""
+REAL = ("hardware", "threads", "transport.variables", "transport.network")
+"""Of real machines: nothing of these matters to the virtual clock."""
+OF_ALL_WORK = ("data.samples", "evaluation.count")
+"""Only runs have them that did the whole of their schedule."""

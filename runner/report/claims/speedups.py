@@ -6,10 +6,10 @@ Source: docs/method.md, "Statistics of ratios" and "Noise floor".
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
-from ..checks.check import Check
 from ..data.arms import Arm, Comparison
 from ..data.load import Run
 from ..statistics.noise_floor import Floor, NoiseFloor, clock_floor, fresh_floor, model_floor, placebo_differs
@@ -17,6 +17,8 @@ from ..statistics.verdict import Bound
 from ..statistics.welch import FEWEST_RUNS, Ratio
 from ..target import baseline_of, budget_s
 from .arm_speedup import (
+    ALL_WORK,
+    TO_TARGET,
     WORK,
     ArmSpeedup,
     arm_speedups,
@@ -24,8 +26,6 @@ from .arm_speedup import (
     final_quality,
     fixed_work,
     level_of,
-    missed,
-    not_whole,
     ratios,
     to_target,
 )
@@ -34,6 +34,26 @@ from .convergence_points import ConvergenceCheck, Reference, check_convergence
 from .fairness import FairnessRow, fairness
 
 NOISE_ROLES = ("same_seeds", "fresh_seeds", "placebo")  # `study.role` of arms that show the noise
+Level = Literal["green", "amber", "red"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """What one check of a comparison says: a line in the strip on page one.
+
+    name: in the strip: "fair", "plan complete", "records intact", "baseline strong", "noise", "model error".
+    sentence: what was found, one line. details: further sentences, shown folded.
+    forbids: label of an arm -> why no ratio of it may be read, in at most four words; such an arm is grey and
+        gets no verdict. The baseline's label stands for all arms.
+    exploratory: why the verdicts of the study are exploratory, in one sentence; "" if they are not.
+    """
+
+    name: str
+    level: Level
+    sentence: str
+    details: tuple[str, ...] = ()
+    forbids: Mapping[str, str] = field(default_factory=dict)
+    exploratory: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +65,7 @@ class Speedups:
     of the final accuracy. `budget_s`: see `target.budget_s`. `forbidden`: why no arm gets a verdict.
     `ledgers`: by label, the fairness table of each other arm with `against`, second baselines included.
     `faster`: other arms of ddp that beat the baseline, `wrong`: that it is not the better of them. `guard`:
-    the check against stored samples to target. `checks`: the strip of page one, see
-    `results.CHECKS`.
+    the check against stored samples to target. `checks`: the strip of page one, see `study_checks.CHECKS`.
     """
 
     comparison: Comparison
@@ -82,10 +101,6 @@ class Speedups:
         """Why the verdicts are exploratory, in one sentence; "" if they are not."""
         return next((check.exploratory for check in self.checks if check.exploratory), "")
 
-    def reasons(self, *arms: Arm) -> tuple[str, ...]:
-        """Why the guard allows no verdict between these arms, independent of their numbers."""
-        return tuple(self.guard.flagged[arm.label] for arm in arms if arm.label in self.guard.flagged)
-
     @property
     def shown(self) -> list[ArmSpeedup]:
         """The lines of tables and figures: arms, and last the placebo."""
@@ -100,7 +115,7 @@ class Speedups:
         if comparator is self.baseline:
             return self
         others = _others(self.comparison, comparator)
-        if not _enough([comparator]) or not _enough(others):
+        if not _enough(comparator) or not _enough(*others):
             return None
         lines = arm_speedups(comparator, others, self.budget_s)
         return replace(self, against=comparator, lines=lines, ledgers=_ledgers(comparator, others))
@@ -121,37 +136,42 @@ def speedups_of(comparison: Comparison, references: Sequence[Reference] = ()) ->
     if baseline is None:
         return None
     others, budget = _others(comparison, baseline), budget_s(comparison)
-    same_seeds, fresh_seeds, placebos = (
+    same_seeds, fresh_seeds, placebo_arm = (
         next((arm for arm in comparison.arms if arm.runs[0].role == role), None) for role in NOISE_ROLES
     )
-    if not _enough([baseline]) or not _enough([*others, *([placebos] if placebos else [])]):
+    if not _enough(baseline) or not _enough(*others, *([placebo_arm] if placebo_arm else [])):
         return None
     lines = arm_speedups(baseline, others, budget)
-    placebo = arm_speedups(baseline, [placebos], budget)[0] if placebos else None
+    placebo = arm_speedups(baseline, [placebo_arm], budget)[0] if placebo_arm else None
     clock = _clock_floor(baseline, same_seeds) if same_seeds else None
-    if comparison.world == "simulated":
+    virtual, fresh_quality = comparison.world == "simulated", None
+    if virtual:
         errors = [error for line in lines if (error := error_of_model(baseline, line.arm))]
         clock = model_floor(errors, clock, baseline.jitters)
-    fixed_floor = target_floor = NoiseFloor(clock=clock, fresh=None)
-    if comparison.world == "simulated" and not baseline.jitters:
-        # Seeds change no simulated time of equal work: it is known without a second baseline.
-        fixed_floor = NoiseFloor(clock=clock, fresh=Floor(value=0.0))
-    fresh_quality = None
+    # Seeds change no simulated time of equal work: it is known without a second baseline.
+    known = Floor(value=0.0) if virtual and not baseline.jitters else None
+    fixed_floor, target_floor = (NoiseFloor(clock=clock, fresh=fresh) for fresh in (known, None))
     if fresh_seeds:
         twice = (baseline, fresh_seeds)
-        no_time = ["the study has no target"] if budget is None else missed(*twice)
-        fixed_floor = _floor(clock, fixed_work(*twice), not_whole(*twice))
+        no_time = ["the study has no target"] if budget is None else TO_TARGET.missing(*twice)
+        fixed_floor = _floor(clock, fixed_work(*twice), ALL_WORK.missing(*twice))
         target_floor = _floor(clock, to_target(*twice, budget), no_time)
         fresh_quality = final_quality(*twice)
     floors = (fixed_floor.floor, target_floor.floor)
     faster = [
-        (line.arm, words)
-        for place, words in enumerate(WORK)
+        (line.arm, work)
         for line in lines
-        if line.arm.runs[0].strategy == "ddp" and (ratio := ratios(line)[place])
-        if (floor := floors[place]) is not None and ratio.low > 1 + floor
+        if line.arm.runs[0].strategy == "ddp"
+        for work, ratio, floor in _with_floor(line, floors)
+        if ratio.low > 1 + floor
+    ]
+    different = [
+        f"the placebo differs from the baseline in {work}: {ratio.low:.3f} to {ratio.high:.3f}"
+        for work, ratio, floor in (_with_floor(placebo, floors) if placebo else ())
+        if placebo_differs(ratio.low, ratio.high, floor)
     ]
     guard = check_convergence(comparison, baseline, references)
+    untimed = {reason for run in comparison.runs if run.counted for reason in run.timing_reasons}
     return Speedups(
         comparison=comparison,
         baseline=baseline,
@@ -163,9 +183,13 @@ def speedups_of(comparison: Comparison, references: Sequence[Reference] = ()) ->
         fresh_points=fresh_quality.difference if fresh_quality else None,
         bound=bound_of(baseline),
         budget_s=budget,
-        forbidden=(*filter(None, [guard.weak]), *_different(placebo, floors), *_untimed(comparison)),
-        faster=tuple(arm for arm in others if any(arm is other for other, _ in faster)),
-        wrong=tuple(f"wrong baseline: {arm.label} is faster in {words}" for arm, words in faster),
+        forbidden=(
+            *filter(None, [guard.weak]),
+            *different,
+            *(f"times of some runs are not valid: {reason}" for reason in sorted(untimed)),
+        ),
+        faster=tuple(arm for arm in others if arm in (one for one, _ in faster)),
+        wrong=tuple(f"wrong baseline: {arm.label} is faster in {work}" for arm, work in faster),
         guard=guard,
         ledgers=_ledgers(baseline, comparison.arms),
     )
@@ -179,7 +203,7 @@ def _others(comparison: Comparison, comparator: Arm) -> list[Arm]:
     return [arm for arm in comparison.arms if arm is not comparator and not arm.runs[0].role]
 
 
-def _enough(arms: Sequence[Arm]) -> bool:
+def _enough(*arms: Arm) -> bool:
     """Whether one of `arms` has runs enough for a ratio."""
     return any(len(arm.counted) >= FEWEST_RUNS for arm in arms)
 
@@ -207,16 +231,8 @@ def _floor(clock: Floor | None, again: Ratio | None, why: Sequence[str]) -> Nois
     return NoiseFloor(clock=clock, fresh=fresh, unknown="" if fresh else "; ".join(why))
 
 
-def _different(placebo: ArmSpeedup | None, floors: Sequence[float | None]) -> list[str]:
-    """In what the placebo differs from the baseline by more than the noise floor."""
-    pairs = zip(WORK, ratios(placebo) if placebo else (None, None), floors, strict=True)
-    return [
-        f"the placebo differs from the baseline in {words}: {ratio.low:.3f} to {ratio.high:.3f}"
-        for words, ratio, floor in pairs
-        if ratio is not None and floor is not None and placebo_differs(ratio.low, ratio.high, floor)
-    ]
-
-
-def _untimed(comparison: Comparison) -> list[str]:
-    invalid = {reason for run in comparison.runs if run.counted for reason in run.timing_reasons}
-    return [f"times of some runs are not valid: {reason}" for reason in sorted(invalid)]
+def _with_floor(line: ArmSpeedup, floors: Sequence[float | None]) -> Iterator[tuple[str, Ratio, float]]:
+    """(time, ratio, noise floor) of the headlines that have both."""
+    for work, ratio, floor in zip(WORK, ratios(line), floors, strict=True):
+        if ratio is not None and floor is not None:
+            yield work, ratio, floor

@@ -9,12 +9,11 @@ import pytest
 from sharing import Make, compared, there
 
 from daso_bench.runner.report import answers, words
-from daso_bench.runner.report.checks import noise
-from daso_bench.runner.report.checks.check import Check
 from daso_bench.runner.report.claims.arm_speedup import smallest_gain
 from daso_bench.runner.report.claims.judge import judge
 from daso_bench.runner.report.claims.paper_claims import load
-from daso_bench.runner.report.claims.speedups import Speedups, speedups_of
+from daso_bench.runner.report.claims.speedups import Check, Speedups, speedups_of
+from daso_bench.runner.report.claims.study_checks import noise
 from daso_bench.runner.report.statistics.noise_floor import NoiseFloor
 from daso_bench.runner.report.statistics.welch import Times, welch
 
@@ -126,7 +125,7 @@ def test_the_smallest_gain_that_shows_is_named_by_the_check(study: Speedups) -> 
     ratio, floor = there(found.lines[0].fixed_work), there(found.fixed_floor.floor)
     least = smallest_gain(ratio, floor)
     assert least == pytest.approx(math.exp(ratio.estimate.detectable) * (1 + floor))
-    assert f"a gain below {least:.2f}× in the time of all work" in noise.check(found).sentence
+    assert f"a gain below {least:.2f}× in the time of all work" in noise(found).sentence
 
 
 def test_a_target_is_a_percentage_unless_it_is_a_loss(

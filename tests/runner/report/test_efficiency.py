@@ -1,6 +1,5 @@
 """Computing efficiency: what cores do together over what one does alone, with intervals and headroom."""
 
-import dataclasses
 import json
 import math
 from collections.abc import Sequence
@@ -13,9 +12,9 @@ import pytest
 from core_studies import ALONE, SPREADS, Core, Make, made, usual
 from scipy.stats import t
 from sharing import section_of, tables_of, there
+from test_speedups import claim_of
 
-from daso_bench.runner.report.build import report
-from daso_bench.runner.report.claims import paper_claims
+from daso_bench.runner.report import build
 from daso_bench.runner.report.claims.core_efficiency import (
     Matrix,
     efficiency_words,
@@ -24,6 +23,7 @@ from daso_bench.runner.report.claims.core_efficiency import (
 from daso_bench.runner.report.claims.judge import JudgedClaim, judge
 from daso_bench.runner.report.claims.paper_claims import Claim
 from daso_bench.runner.report.claims.speedups import Speedups, speedups_of
+from daso_bench.runner.report.claims.study_checks import baseline_strong
 from daso_bench.runner.report.data.arms import Comparison
 from daso_bench.runner.report.data.means import TIME_SHARES
 from daso_bench.runner.report.sections.efficiency import EfficiencySection
@@ -218,8 +218,7 @@ def test_where_an_arm_does_more_than_all_cores_no_headroom_is_told(make_run: Mak
 
 def times_as_efficient(value: float) -> Claim:
     """HSGD's claim, with another number."""
-    (known,) = [claim for claim in paper_claims.load() if claim.id == "hsgd_efficiency"]
-    return dataclasses.replace(known, value=value)
+    return claim_of("hsgd_efficiency", value=value)
 
 
 def answered(comparison: Comparison) -> Speedups:
@@ -293,10 +292,11 @@ def test_a_faster_flat_ddp_takes_no_verdict_from_a_claim_that_names_native(make_
     given = answered(made(make_run, tmp_path, arms))
     assert [arm.label for arm in given.faster] == ["ddp flat"]
     assert given.wrong[0].startswith("wrong baseline: ddp flat is faster")
+    given = replace(given, checks=(baseline_strong(given),))
     judged = {one.comparator: one for one in verdicts(given, times_as_efficient(3))}
     assert judged["native"].verdict.word == "reproduced", judged["native"].verdict.reasons
     assert judged["ddp flat"].measured.startswith("1.5")
-    (other,) = verdicts(given, replace(times_as_efficient(3), comparator="ddp"))
+    (other,) = verdicts(given, claim_of("hsgd_efficiency", value=3.0, comparator="ddp"))
     assert other.verdict.word == "no verdict"
     assert any(reason.startswith("wrong baseline: ddp flat") for reason in other.verdict.reasons)
 
@@ -345,9 +345,12 @@ def test_native_is_one_process_of_all_cores_but_those_of_loaders_workers(
     assert (judged.verdict.word == "no verdict") is bool(said)
 
 
-def test_the_page_has_the_matrix_and_its_table(make_run: Make, tmp_path: Path):
+def test_the_page_has_the_matrix_and_its_table(
+    make_run: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(build, "picture", lambda plot, output: replace(plot, failure="left out"))
     made(make_run, tmp_path, STEADY)
-    page = report(tmp_path, tmp_path / "out").read_text()
+    page = build.report(tmp_path, tmp_path / "out").read_text()
     assert "Computing efficiency" in page
     assert "native gets 30.0% of what 4 cores could do" in page
     table = (tmp_path / "out" / "efficiency.csv").read_text().splitlines()

@@ -10,8 +10,7 @@ from sharing import Make, agree, edited, table
 from test_speedups import ARM, BASE, study
 
 from daso_bench.runner.report.build import report
-from daso_bench.runner.report.checks.check import Check
-from daso_bench.runner.report.claims.speedups import Speedups
+from daso_bench.runner.report.claims.speedups import Check, Speedups
 from daso_bench.runner.report.results import Results, results_of
 
 Edit = Callable[[dict[str, Any], dict[str, Any]], None]

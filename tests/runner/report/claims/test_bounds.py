@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from asking import run_here
 from sharing import there
 from test_rank_times import on
-from test_speedups import Make, answered, comparisons_of, study
+from test_speedups import Make, answered, claim_of, comparisons_of, study
 
 from daso_bench.runner.config.load import requests
 from daso_bench.runner.machine import environment
@@ -27,7 +26,7 @@ from daso_bench.runner.report.claims.bounds import (
 )
 from daso_bench.runner.report.claims.claim_tables import speedup_rows
 from daso_bench.runner.report.claims.judge import judge
-from daso_bench.runner.report.claims.paper_claims import load
+from daso_bench.runner.report.claims.paper_claims import StatedConditions
 from daso_bench.runner.report.claims.speedups import Speedups
 from daso_bench.runner.report.data.arms import compare
 from daso_bench.runner.report.data.load import Run, find_runs, load_run
@@ -137,8 +136,7 @@ def test_which_devices_differ(
 def claimed(root: Path) -> tuple[Speedups, str]:
     """The speed-ups of `root`, and the verdict on DASO's claim of a factor of 1.515 with its reasons."""
     found = answered(root)
-    (claim,) = [claim for claim in load() if claim.id == "daso_time"]
-    (judged,) = judge([claim], [found])
+    (judged,) = judge([claim_of("daso_time")], [found])
     return found, "; ".join((judged.verdict.word, *judged.verdict.reasons))
 
 
@@ -171,7 +169,7 @@ def test_an_unknown_bound_is_no_number_anywhere(make_run: Make, tmp_path: Path):
 
 
 WORDS = "launcher=simulated cluster.nodes=2 cluster.ranks_per_node=2 cluster.device.tflops=null model=mlp "
-WORDS += "cluster.device.samples_per_second=2000 cluster.device.fixed_ms=0.5 train.epochs=2 "
+WORDS += "cluster.device.samples_per_second=2000 cluster.device.fixed_ms=0.5 train.epochs=1 "
 WORDS += "cluster.device.speeds=[1,1,0.5,0.25] train.checkpoint_every_samples=null"
 
 
@@ -232,9 +230,9 @@ def test_a_share_that_is_none_lowers_no_ceiling(make_run: Make, tmp_path: Path, 
 
 def verdict_on(root: Path, value: float) -> Verdict:
     """The verdict on a claim of up to `value` times less time, in conditions that are the claim's own."""
-    (claim,) = [claim for claim in load() if claim.id == "daso_time"]
-    own = replace(claim.conditions, nodes=2, devices_per_node=2, device="these", network="this")
-    (judged,) = judge([replace(claim, less_time=None, value=value, conditions=own)], [answered(root)])
+    own = StatedConditions(nodes=2, devices_per_node=2, device="these", network="this")
+    claim = claim_of("daso_time", less_time=None, value=value, conditions=own)
+    (judged,) = judge([claim], [answered(root)])
     return judged.verdict
 
 

@@ -11,10 +11,9 @@ import yaml
 from asking import requests
 from sharing import there
 from test_bounds import stating
-from test_speedups import BASE, Make, comparisons_of, runs_of, study
+from test_speedups import BASE, Make, claim_of, comparisons_of, runs_of, study
 
 from daso_bench.runner.config import groups
-from daso_bench.runner.report.checks.baseline_strength import check
 from daso_bench.runner.report.claims.claim_tables import speedup_rows
 from daso_bench.runner.report.claims.convergence_points import (
     ConvergenceCheck,
@@ -29,8 +28,9 @@ from daso_bench.runner.report.claims.convergence_points import (
 from daso_bench.runner.report.claims.judge import JudgedClaim, judge
 from daso_bench.runner.report.claims.paper_claims import load as load_claims
 from daso_bench.runner.report.claims.speedups import Speedups, all_speedups
+from daso_bench.runner.report.claims.study_checks import baseline_strong
 from daso_bench.runner.report.data.load import Run, load_runs
-from daso_bench.runner.report.show_verdicts import show_verdicts
+from daso_bench.runner.report.results import show_verdicts
 from daso_bench.runner.report.statistics.welch import Times
 from daso_bench.runner.studies.pilot import baseline_of
 from daso_bench.strategies.errors import ConfigError
@@ -127,8 +127,7 @@ def held(root: Path, *references: Reference) -> Speedups:
 
 def judged(speedups: Speedups, **changes: Any) -> JudgedClaim:
     """The verdict on DASO's claim, with `changes`."""
-    (claim,) = [claim for claim in load_claims() if claim.id == "daso_time"]
-    (found,) = judge([replace(claim, **changes)], [speedups])
+    (found,) = judge([claim_of("daso_time", **changes)], [speedups])
     return found
 
 
@@ -151,7 +150,9 @@ def test_a_baseline_like_the_stored_one_is_not_weak_and_it_is_said(make_run: Mak
     study(make_run, tmp_path, fresh=1.0)
     found = held(tmp_path, stored(tmp_path))
     assert found.forbidden == ()
-    assert check(found).sentence == "samples to target were compared with 11 stored runs of mine (2026-01-01)"
+    strip = baseline_strong(found)
+    assert strip.level == "green"
+    assert strip.sentence == "samples to target were compared with 11 stored runs of mine (2026-01-01)"
     assert speedup_rows([found])[0]["reference"] == "mine"
 
 
@@ -162,7 +163,7 @@ def test_an_arm_that_needs_fewer_samples_gets_no_verdict_and_the_others_do(make_
     found = held(tmp_path, stored(tmp_path))
     assert found.forbidden == ()
     assert list(found.guard.flagged) == ["sgp"]
-    strip = check(found)
+    strip = baseline_strong(found)
     assert strip.level == "amber"
     assert strip.sentence.startswith("sgp needs 0.7")
     assert strip.sentence.endswith("): fewer than it should, flagged until explained")
@@ -203,7 +204,7 @@ def test_a_baseline_that_is_too_good_gives_no_verdict_against_it(make_run: Make,
     study(make_run, tmp_path, fresh=1.0, exposed=0.5)
     found = held(tmp_path, stored(tmp_path, 0.9))
     assert set(found.guard.flagged) == {"ddp", "daso"}
-    assert check(found).sentence.startswith("ddp needs 0.90")
+    assert baseline_strong(found).sentence.startswith("ddp needs 0.90")
     assert judged(found).verdict.word == "no verdict"
 
 
@@ -220,7 +221,8 @@ def test_another_workload_has_no_reference_and_that_is_said(make_run: Make, tmp_
     changed = {name: value for name, value in other.workload.items() if not name.startswith("model")}
     found = held(tmp_path, replace(other, workload=changed))
     assert found.forbidden == ()
-    assert check(found).sentence == "nothing is stored for this workload"
+    strip = baseline_strong(found)
+    assert (strip.level, strip.sentence) == ("amber", "nothing is stored for this workload")
 
 
 def test_without_a_target_nothing_is_held_against_anything(make_run: Make, tmp_path: Path):
@@ -241,7 +243,7 @@ def test_a_baseline_is_weak_where_other_settings_need_fewer_samples(make_run: Ma
     (reason,) = found.forbidden
     assert reason.startswith("weak baseline: ddp needs 1.20")
     assert reason.endswith("), which have optimizer.lr=0.2")
-    assert check(found).forbids == {"ddp": "weak baseline"}
+    assert baseline_strong(found).forbids == {"ddp": "weak baseline"}
     assert found.guard.reference is not None, "arms are compared with their own settings"
     assert list(found.guard.flagged) == []
 
@@ -261,7 +263,7 @@ def test_another_task_says_nothing_of_this_one(workload: dict[str, Any], make_ru
     study(make_run, tmp_path, fresh=1.0)
     found = held(tmp_path, elsewhere(tmp_path, 1.5, **workload))
     assert found.forbidden == ()
-    assert check(found).level == "amber"
+    assert baseline_strong(found).level == "amber"
 
 
 def settings_of_best(count: int, times: float, spread: float, draw: Any) -> tuple[Times, list[Reference]]:
@@ -313,9 +315,10 @@ def test_where_nothing_learns_nothing_is_won_and_nothing_is_kept(
     stating(tmp_path, classes=10)
     found = held(tmp_path)
     assert found.guard.untrained == said
-    strip = check(found)
+    strip = baseline_strong(found)
     assert (strip.level, list(strip.forbids)) == ("red", ["ddp"])
-    assert replace(found, checks=(strip,)).not_comparable(found.lines[0].arm) != ""
+    found = replace(found, checks=(strip,))
+    assert found.not_comparable(found.lines[0].arm) != ""
     for claim in load_claims():
         for each in judge([claim], [found]):
             allowed = claim.headline == "efficiency" or each.verdict.word not in GAINS
@@ -334,12 +337,9 @@ def test_what_is_better_than_chance_or_has_unknown_classes_is_no_ground(make_run
     assert held(tmp_path).guard.untrained == "no run of ddp is better than chance"
 
 
-def test_the_strip_says_how_strong_the_baseline_is(make_run: Make, tmp_path: Path):
-    study(make_run, tmp_path, fresh=1.0)
-    assert check(held(tmp_path)).level == "amber", "nothing is stored"
-    assert check(held(tmp_path, stored(tmp_path))).level == "green"
-    study(make_run, tmp_path / "missed", fresh=1.0, missed=(2,))
-    some = check(held(tmp_path / "missed", stored(tmp_path)))
+def test_a_baseline_that_sometimes_misses_its_target_is_amber(make_run: Make, tmp_path: Path):
+    study(make_run, tmp_path, fresh=1.0, missed=(2,))
+    some = baseline_strong(held(tmp_path, stored(tmp_path)))
     assert (some.level, some.sentence) == ("amber", "1 of 5 runs of ddp missed the target")
 
 

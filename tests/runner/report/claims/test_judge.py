@@ -5,28 +5,22 @@ from pathlib import Path
 
 import pytest
 from sharing import there
-from test_speedups import ARM, BASE, Make, answered, comparisons_of, runs_of, study
+from test_speedups import ARM, BASE, Make, answered, claim_of, comparisons_of, runs_of, study
 
-from daso_bench.runner.report.build import report
-from daso_bench.runner.report.checks.check import Check
+from daso_bench.runner.report import build
 from daso_bench.runner.report.claims.claim_tables import fairness_rows
 from daso_bench.runner.report.claims.judge import NO_ARM, JudgedClaim, judge
-from daso_bench.runner.report.claims.paper_claims import Claim, StatedConditions, load
-from daso_bench.runner.report.claims.speedups import all_speedups
-from daso_bench.runner.report.show_verdicts import show_verdicts
+from daso_bench.runner.report.claims.paper_claims import StatedConditions, load
+from daso_bench.runner.report.claims.speedups import Check, all_speedups
+from daso_bench.runner.report.results import show_verdicts
 
 FAST = tuple(value / 1.7 for value in BASE)
-
-
-def shipped(name: str) -> Claim:
-    (found,) = [claim for claim in load() if claim.id == name]
-    return found
 
 
 def of(root: Path, name: str) -> list[JudgedClaim]:
     """What the runs below `root` say of the claim `name`."""
     comparisons = comparisons_of(root)
-    return judge([shipped(name)], all_speedups(comparisons), comparisons)
+    return judge([claim_of(name)], all_speedups(comparisons), comparisons)
 
 
 def only(root: Path, name: str = "daso_time") -> JudgedClaim:
@@ -47,12 +41,11 @@ def test_of_another_metric_the_conditions_are_not_the_claims_own(make_run: Make,
     """A paper's mIoU says what becomes of mIoU; accuracy of the same model is another workload."""
     study(make_run, tmp_path, arm=FAST, fresh=1.0, exposed=0.5)
     given = all_speedups(comparisons_of(tmp_path))
-    claim = shipped("daso_time")
     here = StatedConditions(
         model=None, dataset=None, nodes=2, devices_per_node=2, device="of a test", network="of a test"
     )
     for metric, own in (("accuracy", True), ("miou", False)):
-        (found,) = judge([replace(claim, metric=metric, conditions=here)], given)
+        (found,) = judge([claim_of("daso_time", metric=metric, conditions=here)], given)
         assert there(found.conditions).own_conditions is own
 
 
@@ -65,7 +58,7 @@ def test_a_loss_of_accuracy_takes_the_gain_away(make_run: Make, tmp_path: Path):
 def test_a_verdict_on_time_to_target_rests_on_no_floor_of_runs_that_missed_it(make_run: Make, tmp_path: Path):
     study(make_run, tmp_path, fresh=1.0, fresh_missed=(1, 3))
     given = all_speedups(comparisons_of(tmp_path))
-    (found,) = judge([replace(shipped("daso_time"), headline="time_to_target")], given)
+    (found,) = judge([claim_of("daso_time", headline="time_to_target")], given)
     assert found.verdict.word == "no verdict"
     assert "no noise floor: 2 of 5 runs of ddp fresh_seeds missed the target" in found.verdict.reasons
     assert not any("is missing" in reason for reason in found.verdict.reasons)
@@ -150,10 +143,13 @@ def test_better_accuracy_at_equal_time(
     assert found.measured.startswith(f"{'+' if word == 'supported' else '-'}5.00 points")
 
 
-def test_the_page_and_the_tables_tell_the_verdicts(make_run: Make, tmp_path: Path):
+def test_the_page_and_the_tables_tell_the_verdicts(
+    make_run: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(build, "picture", lambda plot, output: replace(plot, failure="left out"))
     study(make_run, tmp_path / "in", arm=FAST, fresh=1.0, exposed=0.5)
     runs_of(make_run, tmp_path / "in", "lasgd", (80,) * 5)
-    page = report(tmp_path / "in", tmp_path / "out").read_text()
+    page = build.report(tmp_path / "in", tmp_path / "out").read_text()
     assert "Coquelin 2022 (daso)" in page
     assert "up to 1.515 times (34 % less time)" in page
     assert (tmp_path / "out" / "claims.csv").is_file()
@@ -175,7 +171,7 @@ def judged_with(root: Path, **check: object) -> JudgedClaim:
     """The verdict on `daso_time` where a check of the study says `check`."""
     (found,) = all_speedups(comparisons_of(root))
     said = Check(name="noise", level="amber", sentence="", **check)  # pyright: ignore[reportArgumentType]
-    (judged,) = judge([shipped("daso_time")], [replace(found, checks=(said,))])
+    (judged,) = judge([claim_of("daso_time")], [replace(found, checks=(said,))])
     return judged
 
 

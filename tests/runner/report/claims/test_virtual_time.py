@@ -10,9 +10,9 @@ from sharing import Make, there
 from test_speedups import answered, ends, line_of, study
 
 from daso_bench.runner.records.study_plan import FRESH
-from daso_bench.runner.report.checks import modelled_time, noise
 from daso_bench.runner.report.claims.arm_speedup import WORK, error_of_model, rates
 from daso_bench.runner.report.claims.claim_tables import speedup_rows
+from daso_bench.runner.report.claims.study_checks import modelled_time, noise
 from daso_bench.runner.report.data.load import find_runs
 from daso_bench.runner.report.statistics.model_error import ALL
 
@@ -133,7 +133,7 @@ def test_another_trajectory_is_compared_by_means_and_pairs_stand_beside(make_run
 
 def test_the_check_of_noise_says_which_gain_would_not_show(make_run: Make, tmp_path: Path):
     virtual(make_run, tmp_path, like=False)
-    found = noise.check(answered(tmp_path))
+    found = noise(answered(tmp_path))
     assert found.level == "green"
     assert found.sentence == (
         "a gain below 1.16× in the time of all work or 1.51× in the time to target would not show"
@@ -148,13 +148,13 @@ def test_the_check_of_noise_says_which_gain_would_not_show(make_run: Make, tmp_p
 
 def test_the_check_of_noise_is_amber_without_second_baselines_and_with_a_bias(make_run: Make, tmp_path: Path):
     study(make_run, tmp_path / "none", clock=None, fresh=None)
-    found = noise.check(answered(tmp_path / "none"))
+    found = noise(answered(tmp_path / "none"))
     assert (found.level, found.details) == ("amber", ())
     assert found.sentence.startswith(
         "no noise floor of the time of all work: the baseline was not run again (A′ and A″); no noise floor"
     )
     study(make_run, tmp_path / "biased", clock=(0.01, 0.03, 0.02, 0.02, 0.02))
-    found = noise.check(answered(tmp_path / "biased"))
+    found = noise(answered(tmp_path / "biased"))
     assert found.level == "amber"
     assert found.sentence.startswith("time of all work: two runs with the same seeds differ by more than")
 
@@ -164,7 +164,7 @@ def test_the_check_of_modelled_time_says_what_each_interval_holds(make_run: Make
     for seed in range(5):
         place = {"arm": "daso", "role": ""}
         make_run(tmp_path / "virtual", "daso", seed, train_s=12.5, place=place, world="simulated")
-    found = modelled_time.check(answered(tmp_path / "virtual"))
+    found = modelled_time(answered(tmp_path / "virtual"))
     assert (found.level, found.sentence) == (
         "amber",
         "times are simulated, and every interval holds the model error: half of all errors are below 1.8 %, "
@@ -177,5 +177,5 @@ def test_the_check_of_modelled_time_says_what_each_interval_holds(make_run: Make
         "the whole error; typical error 1.8 %, 95 % below 7.6 %.",
     )
     study(make_run, tmp_path / "local")
-    found = modelled_time.check(answered(tmp_path / "local"))
+    found = modelled_time(answered(tmp_path / "local"))
     assert (found.level, found.sentence) == ("green", "times were measured, not simulated")

@@ -8,7 +8,7 @@ import pytest
 from sharing import Make
 
 from daso_bench.runner.report.data.load import find_runs, load_run, load_runs
-from daso_bench.runner.report.show_verdicts import show_verdicts
+from daso_bench.runner.report.results import show_verdicts
 
 
 @pytest.mark.parametrize("name", ["status.json", "config.yaml", "environment.json"])

@@ -10,11 +10,8 @@ import pytest
 import yaml
 from sharing import Make, agree, compared, there
 
-from daso_bench.runner.report.checks import planned_runs
-from daso_bench.runner.report.checks.check import Check
-from daso_bench.runner.report.claims.judge import judge
-from daso_bench.runner.report.claims.paper_claims import load
-from daso_bench.runner.report.claims.speedups import speedups_of
+from daso_bench.runner.report.claims.speedups import Check, speedups_of
+from daso_bench.runner.report.claims.study_checks import plan_complete
 from daso_bench.runner.report.results import results_of
 
 SEEDS = range(5)
@@ -30,7 +27,7 @@ def study(make_run: Make, tmp_path: Path) -> Path:
 
 
 def asked(folder: Path) -> Check:
-    return planned_runs.check(there(speedups_of(compared(folder.parent))))
+    return plan_complete(there(speedups_of(compared(folder.parent))))
 
 
 def plan(folder: Path, edit: Callable[[list[dict[str, Any]]], Any]) -> None:
@@ -154,12 +151,3 @@ def test_targets_changed_in_all_configurations_are_found_twice(study: Path) -> N
         agree(path)
     (study / "plan.jsonl").write_text(stages)
     assert asked(study).sentence.startswith("10 of 10 planned runs without a result; 10 of 10 runs not in")
-
-
-def test_verdicts_of_a_study_that_left_its_plan_are_exploratory(study: Path) -> None:
-    (study / "plan.jsonl").unlink()
-    results = results_of(study.parent, "test", None)
-    made = [each.verdict for each in judge(load([]), results.speedups) if each.comparison]
-    assert made
-    for verdict in made:
-        assert ("exploratory" in verdict.remarks) is (verdict.word != "no verdict")

@@ -1,0 +1,305 @@
+"""Checks of a study: whether its records, arms, plan and baseline allow its ratios to be read.
+
+Source: docs/method.md, "Plan and records" and "Validity and guard".
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...records.study_plan import Stage, stages_of
+from .. import words
+from ..data.arms import Arm, Comparison
+from ..data.examination import ROUNDING
+from ..data.load import Run, value_at
+from ..statistics.model_error import ALL, ModelError
+from ..target import study_of
+from .arm_speedup import TO_TARGET, WORK, ArmSpeedup, error_of_model, ratios, smallest_gain
+from .fairness import ALONE, by_design, forbidding, in_words, spread
+from .recorded import paced
+from .speedups import Check, Level, Speedups
+
+CLOCKS_S = 60.0  # hosts' clocks may differ by this
+NO_PLAN = "no plan was written before the runs"
+MEASURED = 0.1  # by which compute times of equal work may differ between runs on real machines
+
+
+def records_intact(study: Speedups) -> Check:
+    """Red where a run's records contradict each other, or an arm is faster than its bound; its arm is grey.
+
+    Runs that only lost a line are amber: damage is no contradiction.
+    """
+    runs, forbids, details = study.comparison.runs, dict[str, str](), list[str]()
+    for arm in study.comparison.arms:
+        if distrusted := [run for run in arm.runs if run.distrusted]:
+            forbids[arm.label] = f"{len(distrusted)} of {len(arm.runs)} distrusted"
+            details += [f"{arm.label}, {run.run_id}: {'; '.join(run.distrusted)}" for run in distrusted]
+    for line in study.lines:
+        if sentence := _impossible(study, line):
+            forbids.setdefault(line.arm.label, "faster than possible")
+            details.append(sentence)
+    details += [run.found_again for run in runs if run.copies]
+    bad, damaged = (sum(bool(getattr(run, name)) for run in runs) for name in ("distrusted", "damage"))
+    level: Level = "red" if forbids else "amber" if damaged else "green"
+    sentence = "the records of every run agree with each other"
+    if bad:
+        sentence = f"{bad} of {len(runs)} runs have records that contradict each other"
+    elif forbids:
+        sentence = f"faster than any arm can be: {', '.join(forbids)}"
+    elif damaged:
+        sentence = f"{damaged} of {len(runs)} runs have damaged records"
+    return Check(
+        name="records intact", level=level, sentence=sentence, details=tuple(details), forbids=forbids
+    )
+
+
+def _impossible(study: Speedups, line: ArmSpeedup) -> str:
+    """That an arm did its work in less time than the baseline needs without communication.
+
+    Only where nothing but communication can be saved: equal devices, and the same ranks. The whole interval
+    has to lie above the bound and its error: of two baselines' times, or of compute times that are measured
+    and no input.
+    """
+    bound, sides = study.bound, (study.baseline.runs[0], line.arm.runs[0])
+    ranks = {str(value_at(run.config, "cluster", "ranks_per_node")) for run in sides}
+    if line.fixed_work is None or bound.limit is None or bound.of != "communication" or len(ranks) > 1:
+        return ""
+    # Recorded times and their bound have the same model: its error is no excuse.
+    fixed = line.fixed_work.simulated
+    error = ROUNDING if all(map(paced, sides)) else max(study.fixed_floor.floor or 0.0, MEASURED)
+    if fixed.low <= bound.limit * (1 + error):
+        return ""
+    return (
+        f"{line.arm.label} is {fixed.point:.3f} times as fast, above the bound {bound.limit:.3f}: "
+        "the time of its runs, or that of the baseline's, is wrong"
+    )
+
+
+def fair(study: Speedups) -> Check:
+    """Red where an arm, claimed or not, differs from the baseline in more than what is its strategy's own.
+
+    Amber where the baseline's own runs differ in machine or code. Second baselines are arms too.
+    """
+    baseline, forbids, found = study.baseline.label, dict[str, str](), dict[str, str]()
+    unequal = {label: len(forbidding(table)) for label, table in study.ledgers.items()}
+    for label, count in unequal.items():
+        if count:
+            table = study.ledgers[label]
+            more = forbidding(by_design(table, "efficiency"))
+            forbids[label] = in_words(table, most=0) if more else ALONE
+            found[label] = f"{label} differs from {baseline} in {in_words(table, count)}"
+    mixed = [f"the runs of {baseline} differ: {what}" for what in spread(study.baseline.runs)]
+    sentence = mixed[0] if mixed else f"no arm differs from {baseline} in more than its strategy"
+    if found:
+        worst = max(found, key=lambda label: unequal[label])
+        arms = f"{len(found)} of {len(study.comparison.arms)} arms may not be compared"
+        sentence = f"{arms}; {worst}: {in_words(study.ledgers[worst], most=1)}"
+    return Check(
+        name="fair",
+        level="red" if forbids else "amber" if mixed else "green",
+        sentence=sentence,
+        details=(*found.values(), *mixed),
+        forbids=forbids,
+    )
+
+
+def plan_complete(study: Speedups) -> Check:
+    """Red where runs differ from the plan (`plan.jsonl`), amber without one; both make verdicts exploratory.
+
+    If runs are chosen after the results are known, the choice decides the result.
+    """
+    folders = {run.folder.resolve().parent for run in study.comparison.runs}
+    plans = {folder: stages_of(folder) for folder in sorted(folders)}
+    if not all(plans.values()):
+        return Check(name="plan complete", level="amber", sentence=NO_PLAN, exploratory=NO_PLAN)
+    found = [
+        difference
+        for folder, stages in plans.items()
+        for difference in _differences(study.comparison, folder, stages)
+    ]
+    if not found:
+        count = words.count(len(study.comparison.runs), "run")
+        return Check(
+            name="plan complete", level="green", sentence=f"{count}, as planned before the first began"
+        )
+    sentence = "; ".join(sentence for sentence, _ in found)
+    details = tuple(f"{sentence}: {', '.join(names)}" for sentence, names in found)
+    return Check(name="plan complete", level="red", sentence=sentence, details=details, exploratory=sentence)
+
+
+def _differences(
+    comparison: Comparison, folder: Path, stages: Sequence[Stage]
+) -> Iterator[tuple[str, list[str]]]:
+    """(sentence, ids of the runs) for each kind of difference between the runs of a folder and their plan."""
+    runs = [run for run in comparison.runs if run.folder.resolve().parent == folder]
+    stage_of: dict[str, int] = {}
+    for number, stage in enumerate(stages):
+        for name in stage.runs:
+            stage_of.setdefault(name, number)
+    planned = [(run, stages[stage_of[run.run_id]]) for run in runs if run.run_id in stage_of]
+    if gone := _missing(comparison, folder, stage_of):
+        yield f"{len(gone)} of {len(stage_of)} planned runs without a result", gone
+    if added := [run.run_id for run in runs if run.run_id not in stage_of]:
+        yield f"{len(added)} of {len(runs)} runs not in the plan", added
+    late = [
+        run.run_id
+        for run, stage in planned
+        if run.started_unix is not None and run.started_unix < stage.unix - CLOCKS_S
+    ]
+    if late:
+        yield f"{len(late)} of {len(runs)} runs planned after the start", late
+    changes = [(change, run.run_id) for run, stage in planned for change in _changes(run, stage)]
+    for change in dict.fromkeys(change for change, _ in changes):
+        yield change, [name for each, name in changes if each == change]
+    ended = [(stage_of[run.run_id], run.ended_unix or math.inf) for run, _ in planned]
+    for arm in comparison.arms:
+        if added := _added_after_results(arm, stages, stage_of, ended):
+            yield f"{arm.label}: {words.count(len(added), 'seed')} added after results were there", added
+
+
+def _missing(comparison: Comparison, folder: Path, stage_of: Mapping[str, int]) -> list[str]:
+    """Planned runs of this workload that give no number and were not repeated."""
+    here = {run.run_id for run in comparison.runs}
+    workloads = {tuple(name.split("-")[1:3]) for name in here}
+    # A run that was lost with its folder names its strategy and seed alone: only a repeat can stand for it.
+    repeated = {
+        (run.strategy, f"s{run.seed}")
+        for run in comparison.runs
+        if run.counted and value_at(run.config, "run", "repeat")
+    }
+    gone: list[str] = []
+    for name in stage_of:
+        strategy, *workload, seed, _ = name.split("-") if name.count("-") == 4 else [""] * 5
+        lost = name not in here and not (folder / name).is_dir() and tuple(workload) in workloads
+        if lost and (strategy, seed) not in repeated:
+            gone.append(name)
+    for arm in comparison.arms:
+        done = {run.block for run in arm.counted}
+        # What counts is in `done`.
+        gone += [run.run_id for run in arm.runs if run.run_id in stage_of and run.block not in done]
+    return gone
+
+
+def _changes(run: Run, stage: Stage) -> Iterator[str]:
+    """A target, a level or a baseline that is another than in the plan."""
+    compared: list[tuple[str, Any, tuple[Any, ...]]] = [("target", run.target, stage.targets)]
+    if stage.level is not None:
+        compared.append(("level", study_of(run, "level", None), (stage.level,)))
+    # A study with tuned rows has a baseline for each of them, its plan the first one's alone.
+    if not run.tuned and not stage.baseline.endswith(" tuned"):
+        compared.append(("baseline", study_of(run, "baseline", ""), (stage.baseline,)))
+    for name, value, wanted in compared:
+        if wanted and value not in wanted:
+            yield f"{name} {value or 'none'}, planned {' or '.join(str(each or 'none') for each in wanted)}"
+
+
+def _added_after_results(
+    arm: Arm, stages: Sequence[Stage], stage_of: Mapping[str, int], ended: Sequence[tuple[int, float]]
+) -> list[str]:
+    """Runs of later stages with further seeds of an arm, planned when runs of earlier stages had ended.
+
+    ended: stage and end of each planned run, s since 1970.
+    """
+    planned = [(stage_of[run.run_id], run) for run in arm.runs if run.run_id in stage_of]
+    first = min((number for number, _ in planned), default=0)
+    seeds = {run.block for number, run in planned if number == first}
+    return [
+        run.run_id
+        for number, run in planned
+        if run.block not in seeds and any(n < number and end < stages[number].unix for n, end in ended)
+    ]
+
+
+def baseline_strong(study: Speedups) -> Check:
+    """Red for a baseline that learnt nothing, is weak or is not the better one; amber where none is known."""
+    guard, baseline, name = study.guard, study.baseline, "baseline strong"
+    untrained = "learnt nothing" if baseline.runs[0].target is None else "missed its target"
+    red = (
+        (guard.untrained, f"baseline {untrained}"),
+        (guard.weak, "weak baseline"),
+        (next(iter(study.wrong), ""), "wrong baseline"),
+    )
+    for sentence, reason in red:
+        if sentence:
+            return Check(name=name, level="red", sentence=sentence, forbids={baseline.label: reason})
+    if not guard.known:
+        return Check(name=name, level="amber", sentence="nothing is stored for this workload")
+    stored = [f"{len(each.samples)} stored runs of {each.name} ({each.date})" for each in guard.known]
+    compared = f"samples to target were compared with {words.listed(stored)}"
+    if wrong := [*TO_TARGET.missing(baseline), *guard.flagged.values()]:
+        return Check(name=name, level="amber", sentence="; ".join(wrong), details=(compared,))
+    return Check(name=name, level="green", sentence=compared)
+
+
+def noise(study: Speedups) -> Check:
+    """What two runs of the baseline differ by, and the smallest gain that this study can show.
+
+    Amber where a noise floor is missing, or where runs with the same seeds differ by more than chance.
+    """
+    floors = (study.fixed_floor, study.target_floor)[: 1 if study.budget_s is None else 2]
+    wrong, least, details = list[str](), list[str](), list[str]()
+    for place, (work, floor) in enumerate(zip(WORK, floors, strict=False)):
+        if floor.floor is None:
+            missing = f"the baseline was not run again ({' and '.join(floor.missing)})"
+            wrong.append(f"no noise floor of the {work}: {floor.unknown or missing}")
+            continue
+        if floor.biased:
+            wrong.append(f"{work}: two runs with the same seeds differ by more than chance")
+        details.append(f"Noise floor of the {work}: {100 * floor.floor:.2g} %.")
+        found = [(line.arm.label, ratio) for line in study.lines if (ratio := ratios(line)[place])]
+        gains = {label: smallest_gain(ratio, floor.floor) for label, ratio in found}
+        details += [
+            f"{name}: a gain below {gain:.2f} in the {work} would not show." for name, gain in gains.items()
+        ]
+        least += [f"{min(gains.values()):.2f}\N{MULTIPLICATION SIGN} in the {work}"] if gains else []
+    shown = [f"a gain below {' or '.join(least)} would not show"] if least else details[:1]
+    return Check(
+        name="noise",
+        level="amber" if wrong else "green",
+        sentence="; ".join([*dict.fromkeys(wrong), *shown]),
+        details=tuple(details),
+    )
+
+
+def modelled_time(study: Speedups) -> Check:
+    """Amber in virtual time: how far it is off, and what of that each arm's interval holds."""
+    errors = {
+        line.arm.label: error for line in study.lines if (error := error_of_model(study.against, line.arm))
+    }
+    if not errors:
+        return Check(name="model error", level="green", sentence="times were measured, not simulated")
+    typical, p95 = (_percent(max(getattr(e, size) for e in errors.values())) for size in ("typical", "p95"))
+    return Check(
+        name="model error",
+        level="amber",
+        sentence=(
+            "times are simulated, and every interval holds the model error: "
+            f"half of all errors are below {typical}, 95 % below {p95}"
+        ),
+        details=tuple(f"{label}: {_used(error)}" for label, error in errors.items()),
+    )
+
+
+def _used(error: ModelError) -> str:
+    of = error.kind if error.kind == ALL else f"{error.kind} itself"
+    bias = f"their mean error of {error.bias:+.1%} is taken off the ratio"
+    if error.carried:
+        bias = "no bias is known at its ratio, so the interval carries the whole error"
+    size = f"typical error {_percent(error.typical)}, 95 % below {_percent(error.p95)}"
+    return f"{error.count} validated pairs of {of}; {bias}; {size}."
+
+
+def _percent(share: float) -> str:
+    return f"{words.significant(100 * share, 2)} %"
+
+
+CHECKS: tuple[Callable[[Speedups], Check], ...] = (
+    records_intact,  # first: a run that counts in no number makes its arm unequal too
+    fair,
+    plan_complete,
+    baseline_strong,
+    noise,
+    modelled_time,
+)
+"""In the order of the strip on page one."""
