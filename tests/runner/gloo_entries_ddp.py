@@ -1,6 +1,5 @@
 """What the ranks of the tests of ddp over gloo do; imported by the ranks themselves."""
 
-import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,7 +21,6 @@ from daso_bench.strategies.reductions import Flat, PowerSGD
 from daso_bench.strategies.replica import Batch
 from daso_bench.strategies.topology import WORLD
 
-NODES = {2: [1, 1], 3: [2, 1], 4: [2, 2]}
 SMALL = 0.05  # MiB: the 220 kB model in three buckets
 STEPS = 6
 
@@ -68,7 +66,7 @@ def equal_on_all_ranks(flat: Tensor, comm: TorchCommunicator) -> bool:
     return torch.equal(first, flat)
 
 
-@on_nodes(NODES)
+@on_nodes([2, 2])
 def algorithms(comm: TorchCommunicator) -> None:
     """Every way to sum trains the model of the flat one, in one and in several buckets, and counts right."""
     wanted = trained(comm)[0].flat()
@@ -98,7 +96,7 @@ def algorithms(comm: TorchCommunicator) -> None:
             assert sums >= 3 if leader else sums == 0, (case, sums)
 
 
-@on_nodes(NODES)
+@on_nodes([2, 2])
 def books(comm: TorchCommunicator) -> None:
     """Stamps and counters of steps whose sums a helper thread makes."""
     trained(comm, algorithm="hierarchical")
@@ -231,24 +229,6 @@ def compare(
         for mine, theirs in zip(ours.model.parameters(), plain.parameters(), strict=True):
             assert (mine - theirs).abs().max() <= tolerance, (keys, step)
     return strategy
-
-
-@on_nodes(NODES)
-def resume(comm: TorchCommunicator) -> None:
-    """A fresh model and strategy take up a state in the middle, and end as the unbroken ones, bit for bit."""
-    keys = {"algorithm": "hierarchical", "hook": "powersgd", "powersgd_start_steps": 2, "bucket_mib": SMALL}
-    whole = trained(comm, 8, **keys)[0].flat()
-    replica, strategy = trained(comm, 5, **keys)
-    state = copy.deepcopy([replica.model.state_dict(), replica.optimizer.state_dict(), strategy.state_dict()])
-    replica, strategy = trained(comm, 0, **keys)
-    replica.model.load_state_dict(state[0])
-    replica.optimizer.load_state_dict(state[1])
-    strategy.load_state_dict(state[2])
-    for step in range(5, 8):
-        replica.compute_gradients(piece(comm, step))
-        replica.optimizer.step()
-    assert torch.equal(replica.flat(), whole)
-    assert strategy.summary()["compressed_steps"] == 6
 
 
 class Failing(Reduction):

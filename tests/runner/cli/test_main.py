@@ -52,13 +52,12 @@ class Machine:
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
+def machine(monkeypatch: pytest.MonkeyPatch, here: Path) -> Machine:
     """Runs are launched on a fake; the user stands in an empty folder."""
     made = Machine()
     monkeypatch.setattr(local, "launch", made.launch)
     monkeypatch.setattr(local, "warm", lambda: None)
     monkeypatch.setattr(FashionMNIST, "prepare", lambda self, tell: None)  # no run reads its files
-    monkeypatch.chdir(tmp_path)
     return made
 
 
@@ -283,14 +282,6 @@ def test_a_dry_run_shows_all_and_touches_nothing(
     assert "[3/4] refused: strategy=nosuch: unknown" in shown
     assert machine.launched == []
     assert list(tmp_path.iterdir()) == []
-
-
-def test_ctrl_c_anywhere_is_130(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(start, "requests", interrupted)
-    assert code_of() == 130
 
 
 def test_start_hands_events_to_the_display(
