@@ -14,10 +14,9 @@ from daso_bench.runner.records.json_lines import read_records
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Noise of five cities in streets/ of the folder in which the user stands."""
-    monkeypatch.chdir(tmp_path)
-    return streets(tmp_path / "streets", {"train": {"a": 6, "b": 3, "c": 3}, "val": {"lindau": 4, "ulm": 2}})
+def root(here: Path) -> Path:
+    """Noise of five cities in streets/ of the working directory."""
+    return streets(here / "streets", {"train": {"a": 6, "b": 3, "c": 3}, "val": {"lindau": 4, "ulm": 2}})
 
 
 KEYS = ("dataset=cityscapes", "dataset.root=streets", "dataset.height=16", "dataset.width=32")
@@ -40,11 +39,11 @@ def test_prepare_tells_of_the_splits_and_names_bad_pairs(
     assert "left out, on all ranks: 1 bad file\n" in shown
 
 
-def test_a_run_trains_on_changed_pairs_and_ends_with_a_miou(root: Path, tmp_path: Path) -> None:
+def test_a_run_trains_on_changed_pairs_and_ends_with_a_miou(root: Path) -> None:
     words = ["launcher=simulated", "cluster.nodes=2", "cluster.ranks_per_node=1", "model=small_fcn"]
     words += ["dataset.augment=scale_crop_flip_jitter", "train.epochs=1", "train.global_batch_size=4"]
     assert run([*words, *KEYS, "results_dir=results", "optimizer.lr=0.01"]) == 0
-    (directory,) = (tmp_path / "results" / "runs").iterdir()
+    (directory,) = Path("results/runs").iterdir()
     rows = [row for row in read_records(directory / "metrics.jsonl").rows if row["kind"] == "evaluation"]
     assert 0 <= rows[-1]["miou"] < 0.5
     assert rows[-1]["count"] == 6

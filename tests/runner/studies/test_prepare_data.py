@@ -27,13 +27,6 @@ from daso_bench.strategies.errors import ConfigError, MachineError
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
 def images(here: Path) -> Path:
     """The folder of `pictures.py` in imgs/ of the working directory."""
     return field_images(here / "imgs")
