@@ -68,7 +68,7 @@ def test_jobs_may_use_up_their_time_limits(tmp_path: Path) -> None:
 def test_a_sweep_starts_at_once_and_tells_what_is_left(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["-m", "seed=0,1", "train.epochs=1", "launcher=simulated", "cluster=ethernet_1g"]
+    words = ["-m", "seed=0,1", "model=mlp", "train.epochs=1", "launcher=simulated", "cluster=ethernet_1g"]
     assert run(words) == 0
     shown = capsys.readouterr().out
     folder = here / "results" / "runs"
@@ -77,7 +77,7 @@ def test_a_sweep_starts_at_once_and_tells_what_is_left(
         assert stage.unix < read_json(folder / name / "status.json")["attempts"][0]["started_unix"]
     assert len(stage.runs) == 2
     assert "to do: about" not in shown
-    assert re.search(r"\[2/2\] ddp-small_cnn-digits-s1-\w+  \([\d.]+ s left\)", shown)
+    assert re.search(r"\[2/2\] ddp-mlp-digits-s1-\w+  \([\d.]+ s left\)", shown)
     assert run([*words, "seed=0,1,2", "--dry-run"]) == 0
     left = r"1 run to do: about [\d.]+ s here, \S+ core-hours \(from 2 finished runs\)"
     assert re.search(left, capsys.readouterr().out)
