@@ -239,7 +239,9 @@ def test_a_sweep_with_a_bad_name_and_a_failure_runs_the_rest_and_repeats_only_wh
     machine.launched.clear()
     assert code_of(*words) == 2
     assert machine.launched == ["daso s1"]
-    assert capsys.readouterr().out.count("skipped: finished already") == 3
+    shown = capsys.readouterr().out
+    assert shown.count("skipped: finished already") == 3
+    assert shown.count("goes on after an attempt that did not finish") == 1
 
 
 def test_a_study_ends_with_its_report(
