@@ -40,24 +40,22 @@ def net(dtype: torch.dtype = torch.float32) -> nn.Module:
     ).to(dtype)
 
 
-def trained(
-    comm: TorchCommunicator, steps: int = STEPS, dtype: torch.dtype = torch.float32, **keys: Any
-) -> tuple[TorchReplica, DDP]:
+def trained(comm: TorchCommunicator, steps: int = STEPS, **keys: Any) -> tuple[TorchReplica, DDP]:
     """A model after some steps of ddp with these keys, on pieces of unequal size; traffic is theirs alone."""
-    replica = TorchReplica(net(dtype), nn.CrossEntropyLoss(), comm)
+    replica = TorchReplica(net(), nn.CrossEntropyLoss(), comm)
     strategy = DDP(DDP.Config(**keys))
     strategy.setup(replica, comm, Progress(1, steps))
     replica.optimizer = torch.optim.SGD(replica.stepped, lr=0.1, momentum=0.9)
-    undone_step(replica, piece(comm, 77, dtype), comm)
+    undone_step(replica, piece(comm, 77), comm)
     comm.traffic.clear()
     for step in range(steps):
-        replica.compute_gradients(piece(comm, step, dtype))
+        replica.compute_gradients(piece(comm, step))
         replica.optimizer.step()
     return replica, strategy
 
 
-def piece(comm: TorchCommunicator, step: int, dtype: torch.dtype = torch.float32) -> Batch:
-    return uneven(comm.rank, comm.topology.ranks, step, dtype)
+def piece(comm: TorchCommunicator, step: int) -> Batch:
+    return uneven(comm.rank, comm.topology.ranks, step)
 
 
 def equal_on_all_ranks(flat: Tensor, comm: TorchCommunicator) -> bool:

@@ -153,6 +153,8 @@ def test_a_killed_rank_ends_all_and_the_run_resumes_bit_for_bit(
     assert time.time() - killed.stat().st_mtime < 10
     assert (outcome.status, outcome.exit_code) == ("failed", 1)
     assert f"rank {victim}: killed by SIGKILL" in (outcome.reason or "")
+    kinds = {row["kind"] for row in read_records(broken.metrics).rows}
+    assert ("evaluation" in kinds, "summary" in kinds) == (True, False), "what it has measured is kept"
     assert not left_behind()
     for pid in pids:
         with pytest.raises(ProcessLookupError):
