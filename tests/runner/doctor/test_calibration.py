@@ -396,7 +396,7 @@ def test_a_real_machine_of_two_ranks_becomes_a_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     """Two nodes of one rank, a model of two buckets; few rounds: the numbers are only to be possible ones."""
-    monkeypatch.setattr(calibrate_command, "PAYLOADS", calibrate_command.PAYLOADS[:6])  # to 1 MiB
+    monkeypatch.setattr(calibrate_command, "PAYLOADS", calibrate_command.PAYLOADS[:8])  # to 16 MiB
     words = ["cluster.nodes=2", "cluster.ranks_per_node=1", "model=mlp", "model.hidden=[700,700]"]
     words += ["train.global_batch_size=16", "launcher.threads_per_rank=1"]
     code = calibrate(words, name="mine", output=Path("out"), cwd=tmp_path, effort=0.03)

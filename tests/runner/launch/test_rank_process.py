@@ -96,7 +96,7 @@ def test_a_supervisor_that_does_not_read_holds_no_rank_up() -> None:
     process, line = child(
         "import daso_bench.runner.launch.rank_process as m\nm.BEAT_S = 0.001\n"
         "link.progress(text='x' * 5_000)\n"
-        "time.sleep(1.5)\nprint('full', flush=True)\nwhile not link.interrupted(): time.sleep(0.01)\n"
+        "time.sleep(0.8)\nprint('full', flush=True)\nwhile not link.interrupted(): time.sleep(0.01)\n"
         "print('heard', flush=True)\nlink.finish('finished', {'text': 'x' * 2_000_000})\nprint('sent')"
     )
     with process:

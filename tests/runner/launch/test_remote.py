@@ -126,7 +126,10 @@ SIGKILL = "killed by SIGKILL; by hand, or by the kernel for want of memory"
 
 
 @pytest.mark.parametrize(("told", "reason"), [(True, SIGKILL), (False, "for an unknown reason")])
-def test_a_killed_rank_is_named_with_what_its_starter_says(tmp_path: Path, told: bool, reason: str):
+def test_a_killed_rank_is_named_with_what_its_starter_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: bool, reason: str
+):
+    monkeypatch.setattr(remote, "FATE_S", 0.3)
     killed: list[int] = []
 
     def kill(event: dict[str, Any], tasks: Tasks) -> None:
