@@ -127,7 +127,7 @@ def test_every_way_of_leaving_early_is_seen(tmp_path: Path, how: str, words: str
 
 
 def test_a_stopped_rank_is_found_frozen_and_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "SILENCE_S", 2.0)
+    monkeypatch.setattr(supervisor, "SILENCE_S", 1.0)
     directory = make(tmp_path, bad=1, how="wait")
     sent: list[int] = []
 
@@ -274,12 +274,12 @@ def test_an_interrupt_stops_the_ranks_in_good_order(supervised: Callable[..., Su
 
 
 def test_ranks_that_do_not_stop_are_killed(supervised: Callable[..., Supervised]) -> None:
-    one = supervised("run", "ignores_requests", patience_s=1.5)
+    one = supervised("run", "ignores_requests", patience_s=0.7)
     one.event("progress")
     one.process.send_signal(signal.SIGINT)
     begin = time.monotonic()
     assert one.ends() == 130
-    assert time.monotonic() - begin > 1
+    assert time.monotonic() - begin > 0.7
     assert one.directory.status()["reason"] == (
         "interrupted by SIGINT; ranks 0, 1 did not stop in good order"
     )
