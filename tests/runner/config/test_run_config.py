@@ -258,13 +258,10 @@ def test_steps_are_planned_where_the_data_set_tells_its_size() -> None:
         ({"train": 3}, "train=3: must hold keys and values"),
         ({"strategy": None}, "strategy: must be given"),
         (
-            {"strategy": {"_target_": "fake_parts.Thing"}},
+            {"strategy___target_": "fake_parts.Thing"},
             "strategy._target_=fake_parts.Thing: must be a subclass of",
         ),
-        (
-            {"model": {"_target_": "fake_parts.Nosuch"}},
-            "model._target_=fake_parts.Nosuch: cannot be imported",
-        ),
+        ({"model___target_": "fake_parts.No"}, "model._target_=fake_parts.No: cannot be imported"),
     ],
 )
 def test_a_bad_request_is_one_clear_sentence(changes: dict[str, Any], message: str) -> None:

@@ -121,7 +121,7 @@ class Dreams(Blobs):
         ({"target_metric": "f1"}, r"^train\.target_metric=f1: unknown; known: accuracy, top5, loss$"),
         (
             {**PIXELS, "target_metric": "pixel"},
-            r"did you mean 'pixel_accuracy'\?\); known: miou, pixel_accuracy, loss$",
+            r"mean 'pixel_accuracy'\?\); known: miou, pixel_accuracy, loss$",
         ),
         (
             {"target_metric": "top5", "dataset": Synthetic(classes=5)},

@@ -289,13 +289,7 @@ def test_odd_ranks_have_speeds_and_without_a_hold_out_nothing_is_validated():
 @pytest.mark.parametrize(
     ("sizes", "seconds", "key", "value", "remark"),
     [
-        (
-            SIZES,
-            [5e-3] * 4 + [4e-3] * 3,
-            "samples_per_second",
-            math.inf,
-            "Time did not grow with the samples",
-        ),
+        (SIZES, [5e-3] * 4 + [4e-3] * 3, "samples_per_second", math.inf, "did not grow with the samples"),
         ((1, 2), [1.0, 3.0], "fixed_ms", 0, "through the origin"),
     ],
 )

@@ -79,11 +79,8 @@ def test_the_order_of_the_arms_moves_on_from_block_to_block(world: World) -> Non
 def test_no_run_is_lost_whatever_its_seed_its_folder_or_its_phase(world: World) -> None:
     one = world.config("A", seed=3)
     late = dataclasses.replace(one, train=dataclasses.replace(one.train, eval_phase=0.5))
-    others = [
-        world.config("A", seed=3 + SEEDS),
-        late,
-        dataclasses.replace(one, results_dir=Path("/elsewhere")),
-    ]
+    elsewhere = dataclasses.replace(one, results_dir=Path("/elsewhere"))
+    others = (world.config("A", seed=3 + SEEDS), late, elsewhere)
     wanted = [Request(words=(), config=config) for config in (one, *others)]
     assert len(plan_of(wanted).runs) == len(wanted)
 

@@ -20,10 +20,7 @@ PAPERS = {
     "paper_ednncomm": (6, ("ddp by nodes", "ednncomm")),
     "paper_heterogeneous": (5, ("plain mean", "heterogeneous")),
 }
-OTHERS = {
-    "heterogeneity": (6, ()),
-    "periods": (19, ("ddp by nodes", "ednncomm K=4")),
-}
+OTHERS = {"heterogeneity": (6, ()), "periods": (19, ("ddp by nodes", "ednncomm K=4"))}
 STUDIES = {**PAPERS, **OTHERS}
 SIZES = {"heterogeneity": 5}
 
