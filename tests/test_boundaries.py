@@ -8,7 +8,8 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -28,18 +29,28 @@ def module_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports(path: Path) -> Iterator[str]:
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    """The statements and expressions of a file that import or define something."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom, ast.ClassDef))]
+
+
+@cache
+def imports(path: Path) -> set[str]:
     """Every module that a file imports, at any depth; the project's own without `daso_bench.`."""
     package = path.relative_to(ROOT).parent.parts
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    found: set[str] = set()
+    for node in nodes(path):
         if isinstance(node, ast.Import):
-            yield from (alias.name.removeprefix("daso_bench.") for alias in node.names)
+            found |= {alias.name.removeprefix("daso_bench.") for alias in node.names}
         if isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else ()
             stem = ".".join([*base, *(node.module or "").split(".")]).strip(".").removeprefix("daso_bench.")
-            for alias in node.names:
-                inner = f"{stem}.{alias.name}"
-                yield inner if (ROOT / Path(*inner.split("."))).with_suffix(".py").exists() else stem
+            for inner in (f"{stem}.{alias.name}" for alias in node.names):
+                is_module = (ROOT / Path(*inner.split("."))).with_suffix(".py").exists()
+                found.add(inner if is_module else stem)
+    return found
 
 
 def test_only_the_runner_reaches_into_other_folders():
@@ -52,8 +63,6 @@ def test_only_the_runner_reaches_into_other_folders():
 
 
 def test_strategies_models_and_datasets_need_little():
-    import sys
-
     for path in SOURCES:
         home = path.relative_to(ROOT).parts[0]
         if home == "runner":
@@ -83,19 +92,8 @@ def test_tables_and_figures_stay_off_the_training_path(heavy: str):
 
 
 def test_no_import_cycle():
-    graph = {module_of(path): {n for n in imports(path) if n.split(".")[0] in FOLDERS} for path in SOURCES}
-    done: set[str] = set()
-
-    def visit(name: str, trail: tuple[str, ...]) -> None:
-        assert name not in trail, " -> ".join([*trail[trail.index(name) :], name])
-        if name in done or name not in graph:
-            return
-        for other in sorted(graph[name] - {name}):
-            visit(other, (*trail, name))
-        done.add(name)
-
-    for name in graph:
-        visit(name, ())
+    own = {module_of(path): imports(path) for path in SOURCES}
+    TopologicalSorter({name: (found & own.keys()) - {name} for name, found in own.items()}).prepare()
 
 
 def test_every_folder_of_code_is_packaged():
@@ -110,35 +108,19 @@ def test_every_folder_of_code_is_packaged():
 
 # The rooms of `runner/`, higher ones first: a room imports from itself and from rooms below it.
 ROOMS = (
-    "cli",
-    "doctor",
-    "studies",
-    "conformance",
-    "launch",
-    "simulation",
-    "training",
-    "communication",
-    "report",
-    "config",
-    "records",
-    "machine",
+    *("cli", "doctor", "studies", "conformance", "launch", "simulation", "training", "communication"),
+    *("report", "config", "records", "machine"),
 )
 
 
-def test_no_room_imports_from_a_room_above_it():
-    for path in SOURCES:
-        parts = path.relative_to(ROOT).parts
-        if parts[0] != "runner" or len(parts) < 3:
-            continue
-        for name in imports(path):
-            room = name.split(".")[1:2]
-            if name.startswith("runner.") and room[0] in ROOMS:
-                assert ROOMS.index(room[0]) >= ROOMS.index(parts[1]), f"{path} imports {name}"
-
-
-def test_the_runner_has_its_rooms_and_no_loose_file():
+def test_the_runner_has_its_rooms_and_none_imports_from_one_above_it():
     entries = {path.name for path in (ROOT / "runner").iterdir()} - {"__pycache__"}
     assert entries == {"__init__.py", *ROOMS}
+    for path in (ROOT / "runner").glob("*/**/*.py"):
+        own = ROOMS.index(path.relative_to(ROOT).parts[1])
+        for name in imports(path):
+            if name.startswith("runner.") and name.split(".")[1] in ROOMS:
+                assert ROOMS.index(name.split(".")[1]) >= own, f"{path} imports {name}"
 
 
 # Several modules may have one name only for a reason.
@@ -158,7 +140,7 @@ def test_a_module_name_occurs_once():
 def test_a_class_name_occurs_once():
     places: dict[str, list[str]] = {}
     for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes(path):
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
     assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
@@ -213,12 +195,6 @@ def test_tests_start_where_a_python_has_pytest_benchmark(tmp_path: Path):
     (installed / "entry_points.txt").write_text("[pytest11]\nbenchmark = benchmark_stub\n")
     (tmp_path / "test_nothing.py").write_text("def test_nothing():\n    pass\n")
     command = [sys.executable, "-m", "pytest", "-c", "pyproject.toml", "--collect-only", "-q", str(tmp_path)]
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from daso_bench.runner.records.json_lines import read_records, surviving
+from daso_bench.runner.training import checkpoint
 
 # Everything else in these rows is a time, or tells which attempt it was.
 _NUMBERS = (
@@ -31,20 +32,5 @@ def starts(run: Path) -> list[dict[str, Any]]:
 
 def same_model(one: Path, other: Path) -> bool:
     """Whether two finished runs ended with the same parameters, to the last bit."""
-    first, second = (_model(run) for run in (one, other))
+    first, second = (checkpoint.read(run / "checkpoints/final/model.pt")["model"] for run in (one, other))
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
-
-
-def _model(run: Path) -> dict[str, torch.Tensor]:
-    found = torch.load(run / "checkpoints" / "final" / "model.pt", weights_only=True)
-    tensors: dict[str, torch.Tensor] = {}
-
-    def collect(value: Any, name: str) -> None:
-        if isinstance(value, torch.Tensor):
-            tensors[name] = value
-        elif isinstance(value, dict):
-            for key, item in value.items():
-                collect(item, f"{name}/{key}")
-
-    collect(found, "")
-    return tensors

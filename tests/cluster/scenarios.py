@@ -329,12 +329,7 @@ def wrong_shapes(site: Site, results: Path) -> dict[str, Any]:
     """Hand-written batch files with too few tasks, and with too few nodes, for 2 nodes x 2 ranks."""
     found: dict[str, Any] = {}
     for name, shape in (("tasks", "--nodes=2 --ntasks-per-node=1"), ("nodes", "--nodes=1 --ntasks=4")):
-        words = [
-            str(BENCH),
-            *RUN,
-            "launcher.submit=false",
-            f"results_dir={results / name}",
-        ]
+        words = [str(BENCH), *RUN, "launcher.submit=false", f"results_dir={results / name}"]
         log = site.folder / f"few_{name}.log"
         script = f"""#!/bin/bash
 #SBATCH {shape} --exclude=n2 --time=7 --output={log}

@@ -4,7 +4,6 @@ PyTorch's averagers test a counter that is 0 in the first step and rise by one a
 warm-up they average after steps 1, H + 1, … (ours: H, 2H, …). `warmup_steps` = k0 + H - 1 makes them equal.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -29,45 +28,10 @@ from daso_bench.strategies.progress import Progress
 from daso_bench.strategies.replica import Batch
 
 STEPS, SIZE = 20, 6
-Step = Callable[[Batch], None]
 
 
 def sgd(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=1e-3)
-
-
-def piece(rank: int, step: int, ranks: int) -> Batch:
-    made = batch(rank, step, ranks, SIZE)
-    return Batch(made.inputs.double(), made.targets, made.samples_of_rank)
-
-
-def backward(module: nn.Module, made: Batch) -> None:
-    nn.functional.cross_entropy(module(made.inputs), made.targets).backward()
-
-
-def compare(comm: TorchCommunicator, strategy: Strategy, theirs: nn.Module, step_theirs: Step) -> list[int]:
-    """Train both on the same data in float64; returns after which steps ours averaged."""
-    ranks = comm.topology.ranks
-    replica = TorchReplica(net(torch.float64), nn.CrossEntropyLoss(), comm)
-    progress = Progress(1, STEPS, budget=STEPS * SIZE * ranks, global_batch_size=SIZE * ranks)
-    strategy.setup(replica, comm, progress)
-    replica.optimizer = sgd(replica.stepped)
-    undone_step(replica, piece(comm.rank, 77, ranks), comm)
-    for progress.batch in range(STEPS):
-        made = piece(comm.rank, progress.step, ranks)
-        strategy.before_batch(progress)
-        progress.samples_of_rank = made.samples_of_rank
-        replica.compute_gradients(made)
-        strategy.before_step(progress)
-        replica.optimizer.step()
-        strategy.after_step(progress)
-        progress.samples += SIZE * ranks
-        progress.step += 1
-        step_theirs(made)
-        for name, mine in replica.model.named_parameters():
-            other = theirs.get_parameter(name)
-            assert (mine - other).abs().max() < 1e-12, (progress.step, name)
-    return strategy.record(progress)["averaged_after"]
 
 
 def beside(
@@ -77,22 +41,41 @@ def beside(
     module: DistributedDataParallel,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> list[int]:
-    """Train `strategy` beside an averager of PyTorch; returns after which steps ours averaged.
+    """Train `strategy` in float64 beside an averager of PyTorch; returns after which steps ours averaged.
 
     `module`: around the averaged model. `optimizer`: one that averages itself.
     """
-    theirs = module.module
-    step = optimizer or sgd(theirs.parameters())
+    ranks, theirs = comm.topology.ranks, module.module
+    step_theirs = optimizer or sgd(theirs.parameters())
+    replica = TorchReplica(net(torch.float64), nn.CrossEntropyLoss(), comm)
+    progress = Progress(1, STEPS, budget=STEPS * SIZE * ranks, global_batch_size=SIZE * ranks)
+    strategy.setup(replica, comm, progress)
+    replica.optimizer = sgd(replica.stepped)
 
-    def step_theirs(made: Batch) -> None:
+    def piece(step: int) -> Batch:
+        made = batch(comm.rank, step, ranks, SIZE)
+        return Batch(made.inputs.double(), made.targets, made.samples_of_rank)
+
+    undone_step(replica, piece(77), comm)
+    for progress.batch in range(STEPS):
+        made = piece(progress.step)
+        strategy.before_batch(progress)
+        progress.samples_of_rank = made.samples_of_rank
+        replica.compute_gradients(made)
+        strategy.before_step(progress)
+        replica.optimizer.step()
+        strategy.after_step(progress)
+        progress.samples += SIZE * ranks
+        progress.step += 1
         # The averager leaves out parameters without gradients: they are cleared before, not after it.
-        step.zero_grad()
-        backward(module, made)
-        step.step()
+        step_theirs.zero_grad()
+        nn.functional.cross_entropy(module(made.inputs), made.targets).backward()
+        step_theirs.step()
         if optimizer is None:
             averager.average_parameters(theirs.parameters())
-
-    return compare(comm, strategy, theirs, step_theirs)
+        for name, mine in replica.model.named_parameters():
+            assert (mine - theirs.get_parameter(name)).abs().max() < 1e-12, (progress.step, name)
+    return strategy.record(progress)["averaged_after"]
 
 
 def wrapped(group: Any) -> DistributedDataParallel:

@@ -1,6 +1,5 @@
 """What the ranks of the tests of ddp over gloo do; imported by the ranks themselves."""
 
-import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,7 +21,6 @@ from daso_bench.strategies.reductions import Flat, PowerSGD
 from daso_bench.strategies.replica import Batch
 from daso_bench.strategies.topology import WORLD
 
-NODES = {2: [1, 1], 3: [2, 1], 4: [2, 2]}
 SMALL = 0.05  # MiB: the 220 kB model in three buckets
 STEPS = 6
 
@@ -42,24 +40,22 @@ def net(dtype: torch.dtype = torch.float32) -> nn.Module:
     ).to(dtype)
 
 
-def trained(
-    comm: TorchCommunicator, steps: int = STEPS, dtype: torch.dtype = torch.float32, **keys: Any
-) -> tuple[TorchReplica, DDP]:
+def trained(comm: TorchCommunicator, steps: int = STEPS, **keys: Any) -> tuple[TorchReplica, DDP]:
     """A model after some steps of ddp with these keys, on pieces of unequal size; traffic is theirs alone."""
-    replica = TorchReplica(net(dtype), nn.CrossEntropyLoss(), comm)
+    replica = TorchReplica(net(), nn.CrossEntropyLoss(), comm)
     strategy = DDP(DDP.Config(**keys))
     strategy.setup(replica, comm, Progress(1, steps))
     replica.optimizer = torch.optim.SGD(replica.stepped, lr=0.1, momentum=0.9)
-    undone_step(replica, piece(comm, 77, dtype), comm)
+    undone_step(replica, piece(comm, 77), comm)
     comm.traffic.clear()
     for step in range(steps):
-        replica.compute_gradients(piece(comm, step, dtype))
+        replica.compute_gradients(piece(comm, step))
         replica.optimizer.step()
     return replica, strategy
 
 
-def piece(comm: TorchCommunicator, step: int, dtype: torch.dtype = torch.float32) -> Batch:
-    return uneven(comm.rank, comm.topology.ranks, step, dtype)
+def piece(comm: TorchCommunicator, step: int) -> Batch:
+    return uneven(comm.rank, comm.topology.ranks, step)
 
 
 def equal_on_all_ranks(flat: Tensor, comm: TorchCommunicator) -> bool:
@@ -68,7 +64,7 @@ def equal_on_all_ranks(flat: Tensor, comm: TorchCommunicator) -> bool:
     return torch.equal(first, flat)
 
 
-@on_nodes(NODES)
+@on_nodes([2, 2])
 def algorithms(comm: TorchCommunicator) -> None:
     """Every way to sum trains the model of the flat one, in one and in several buckets, and counts right."""
     wanted = trained(comm)[0].flat()
@@ -98,7 +94,7 @@ def algorithms(comm: TorchCommunicator) -> None:
             assert sums >= 3 if leader else sums == 0, (case, sums)
 
 
-@on_nodes(NODES)
+@on_nodes([2, 2])
 def books(comm: TorchCommunicator) -> None:
     """Stamps and counters of steps whose sums a helper thread makes."""
     trained(comm, algorithm="hierarchical")
@@ -231,24 +227,6 @@ def compare(
         for mine, theirs in zip(ours.model.parameters(), plain.parameters(), strict=True):
             assert (mine - theirs).abs().max() <= tolerance, (keys, step)
     return strategy
-
-
-@on_nodes(NODES)
-def resume(comm: TorchCommunicator) -> None:
-    """A fresh model and strategy take up a state in the middle, and end as the unbroken ones, bit for bit."""
-    keys = {"algorithm": "hierarchical", "hook": "powersgd", "powersgd_start_steps": 2, "bucket_mib": SMALL}
-    whole = trained(comm, 8, **keys)[0].flat()
-    replica, strategy = trained(comm, 5, **keys)
-    state = copy.deepcopy([replica.model.state_dict(), replica.optimizer.state_dict(), strategy.state_dict()])
-    replica, strategy = trained(comm, 0, **keys)
-    replica.model.load_state_dict(state[0])
-    replica.optimizer.load_state_dict(state[1])
-    strategy.load_state_dict(state[2])
-    for step in range(5, 8):
-        replica.compute_gradients(piece(comm, step))
-        replica.optimizer.step()
-    assert torch.equal(replica.flat(), whole)
-    assert strategy.summary()["compressed_steps"] == 6
 
 
 class Failing(Reduction):

@@ -25,14 +25,6 @@ from daso_bench.strategies.replica import Batch
 from daso_bench.strategies.topology import NODE, WORLD, peers
 
 STEPS = 6
-VARIANTS: list[dict[str, Any]] = [
-    {},
-    {"shared_weights": False},
-    {"partition": "tensor"},
-    {"partition": "tensor", "shared_weights": False},
-    {"level1": "collective"},
-    {"level2_algorithm": "linear"},
-]
 
 
 @on_nodes([2, 2])
@@ -162,65 +154,19 @@ def piece(comm: TorchCommunicator, step: int) -> Batch:
     return uneven(comm.rank, comm.topology.ranks, step, torch.float64)
 
 
-def started(comm: TorchCommunicator, **keys: Any) -> tuple[TorchReplica, HSGD, Progress]:
-    """A model, hsgd with these keys, and their progress after the undone step; traffic begins with them."""
+@on_nodes([2, 2])
+def levels(comm: TorchCommunicator) -> None:
+    """Who waits for a leader's sum over nodes stands still for that, and not for the links of its node."""
+    latency = AlphaBeta(inter_latency_s=0.05)  # a sum over two nodes takes two of them
+    comm = ModelledCommunicator(comm, latency)
     replica = TorchReplica(net(torch.float64), nn.CrossEntropyLoss(), comm)
-    strategy, progress = HSGD(HSGDConfig(**keys)), Progress(1, STEPS)
+    strategy, progress = HSGD(HSGDConfig()), Progress(1, STEPS)
     strategy.setup(replica, comm, progress)
     stepped = replica.stepped or [torch.zeros(0)]
     replica.optimizer = torch.optim.SGD(stepped, lr=0.1, momentum=0.9, fused=True)
     undone_step(replica, piece(comm, 77), comm)
     comm.barrier(WORLD)
     comm.traffic.clear()
-    return replica, strategy, progress
-
-
-@on_nodes([2, 2])
-def train(comm: TorchCommunicator) -> None:
-    """H2, H3, H8 over gloo: every variant takes the steps of one process on all samples."""
-    rank, ranks = comm.rank, comm.topology.ranks
-    alone = net(torch.float64)
-    optimizer = torch.optim.SGD(alone.parameters(), lr=0.1, momentum=0.9)
-    wanted = []
-    for step in range(STEPS):
-        pieces = [uneven(place, ranks, step, torch.float64) for place in range(ranks)]
-        optimizer.zero_grad()
-        outputs = alone(torch.cat([p.inputs for p in pieces]))
-        nn.functional.cross_entropy(outputs, torch.cat([p.targets for p in pieces])).backward()
-        nn.utils.clip_grad_norm_(alone.parameters(), 0.5)
-        optimizer.step()
-        wanted.append(torch.cat([p.detach().flatten() for p in alone.parameters()]))
-    for keys in VARIANTS:
-        replica, strategy, progress = started(comm, **keys)
-        for step in range(STEPS):
-            current = piece(comm, step)
-            progress.step, progress.samples_of_rank = step, current.samples_of_rank
-            replica.requests_stop = (rank, step) == (ranks - 1, 3)
-            replica.compute_gradients(current)
-            strategy.before_step(progress)
-            replica.clip(0.5)
-            replica.optimizer.step()
-            strategy.after_step(progress)
-            assert (replica.flat() - wanted[step]).abs().max() <= 1e-12, (keys, step)
-            everybody = torch.zeros(ranks * replica.numel, dtype=torch.float64)
-            comm.all_gather(everybody, replica.flat(), WORLD, channel="control").wait()
-            assert (everybody.view(ranks, -1) == everybody[: replica.numel]).all(), (keys, step)
-            assert strategy.stop_agreed(progress, replica.stop_requested) == (step == 3), (keys, step)
-        if keys == {}:
-            leads = comm.local_rank == 0
-            assert comm.traffic.verbs["parameters.all_reduce"] == (STEPS if leads else 0)
-            assert comm.traffic.calls["intra"] == 0
-            assert comm.traffic.verbs["shared.barrier"] == 5 * STEPS
-            assert comm.traffic.blocked_ns > 0
-        comm.barrier(WORLD)
-
-
-@on_nodes([2, 2])
-def levels(comm: TorchCommunicator) -> None:
-    """Who waits for a leader's sum over nodes stands still for that, and not for the links of its node."""
-    latency = AlphaBeta(inter_latency_s=0.05)  # a sum over two nodes takes two of them
-    comm = ModelledCommunicator(comm, latency)
-    replica, strategy, progress = started(comm)
     for step in range(STEPS):
         current = piece(comm, step)
         progress.step, progress.samples_of_rank = step, current.samples_of_rank

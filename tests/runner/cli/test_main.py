@@ -52,13 +52,12 @@ class Machine:
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
+def machine(monkeypatch: pytest.MonkeyPatch, here: Path) -> Machine:
     """Runs are launched on a fake; the user stands in an empty folder."""
     made = Machine()
     monkeypatch.setattr(local, "launch", made.launch)
     monkeypatch.setattr(local, "warm", lambda: None)
     monkeypatch.setattr(FashionMNIST, "prepare", lambda self, tell: None)  # no run reads its files
-    monkeypatch.chdir(tmp_path)
     return made
 
 
@@ -240,7 +239,9 @@ def test_a_sweep_with_a_bad_name_and_a_failure_runs_the_rest_and_repeats_only_wh
     machine.launched.clear()
     assert code_of(*words) == 2
     assert machine.launched == ["daso s1"]
-    assert capsys.readouterr().out.count("skipped: finished already") == 3
+    shown = capsys.readouterr().out
+    assert shown.count("skipped: finished already") == 3
+    assert shown.count("goes on after an attempt that did not finish") == 1
 
 
 def test_a_study_ends_with_its_report(
@@ -283,14 +284,6 @@ def test_a_dry_run_shows_all_and_touches_nothing(
     assert "[3/4] refused: strategy=nosuch: unknown" in shown
     assert machine.launched == []
     assert list(tmp_path.iterdir()) == []
-
-
-def test_ctrl_c_anywhere_is_130(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(start, "requests", interrupted)
-    assert code_of() == 130
 
 
 def test_start_hands_events_to_the_display(

@@ -12,15 +12,7 @@ from daso_bench.strategies.errors import ConfigError
 DAY_MIN = 24 * 60
 
 
-@pytest.mark.parametrize(
-    ("launcher", "key"),
-    [
-        ("slurm", "hint"),
-        ("local", "partition"),
-        ("torchrun", "max_requeues"),
-        ("simulated", "interface"),
-    ],
-)
+@pytest.mark.parametrize(("launcher", "key"), [("slurm", "hint"), ("local", "partition")])
 def test_a_key_that_the_launcher_does_not_have_is_unknown(launcher: str, key: str) -> None:
     with pytest.raises(ConfigError, match=rf"launcher\.{key}: unknown key") as caught:
         composed(f"launcher={launcher}", f"+launcher.{key}=x")

@@ -35,10 +35,7 @@ def unchecked(reader: PackedReader, launcher: LauncherConfig) -> RunConfig:
     [
         ({"strategy": "lasgd"}, "gives all ranks equal steps .* at its own pace; take reader=none"),
         ({"strategy": "placebo"}, "deals the pieces of a batch by itself, .*; take reader=none"),
-        (
-            {"launcher": {"prefetch_batches": 9}},
-            r"reads ahead by itself .*launcher\.prefetch_batches=2, not 9",
-        ),
+        ({"launcher": {"prefetch_batches": 9}}, r"reads ahead .*launcher\.prefetch_batches=2, not 9"),
         ({"launcher": {"loader_workers": 2}}, r"reads ahead by itself .*launcher\.loader_workers=0, not 2"),
         (
             {"dataset": Shapes(), "model": SmallFCN(), "target_metric": "miou"},

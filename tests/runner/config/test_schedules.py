@@ -38,25 +38,17 @@ def steps(schedule: Schedule, edges: Sequence[int], total: int = 500, per_epoch:
 
 
 QUARTER = 0.1 + 0.9 * (1 + math.sqrt(0.5)) / 2
+EDGES = (0, 50, 100, 200, 300, 500, 700)
+TWICE_DOWN = Step(warmup_epochs=0, milestones=(0.5, 0.75), decay=0.1)
 
 
 @pytest.mark.parametrize(
     ("schedule", "edges", "total", "wanted"),
     [
         # Two steps of warm-up; then the rate is that of the samples before each step.
-        (
-            Cosine(warmup_epochs=1, final=0.1),
-            (0, 50, 100, 200, 300, 500, 700),
-            500,
-            [0.5, 1, 1, QUARTER, 0.55, 0.1],
-        ),
-        (Polynomial(warmup_epochs=1), (0, 50, 100, 200, 300, 500, 700), 500, [0.5, 1, 1, 0.5625, 0.25, 0]),
-        (
-            Step(warmup_epochs=0, milestones=(0.5, 0.75), decay=0.1),
-            (0, 1, 200, 201, 300, 301, 400),
-            400,
-            [1, 1, 0.1, 0.1, 0.01, 0.01],
-        ),
+        (Cosine(warmup_epochs=1, final=0.1), EDGES, 500, [0.5, 1, 1, QUARTER, 0.55, 0.1]),
+        (Polynomial(warmup_epochs=1), EDGES, 500, [0.5, 1, 1, 0.5625, 0.25, 0]),
+        (TWICE_DOWN, (0, 1, 200, 201, 300, 301, 400), 400, [1, 1, 0.1, 0.1, 0.01, 0.01]),
         (Constant(warmup_epochs=2), (0, 50, 200, 400), 400, [0.25, 1, 1]),
         (Constant(), (0, 0), 400, [1]),
         # A warm-up longer than the run never fails.

@@ -40,10 +40,7 @@ def test_all_kinds_of_fields_arrive_typed() -> None:
 @pytest.mark.parametrize(
     ("node", "message"),
     [
-        (
-            {"stpes": 3},
-            "group.stpes: unknown key (did you mean group.steps?); known: group.steps, group.share",
-        ),
+        ({"stpes": 3}, "group.stpes: unknown key (did you mean group.steps?); known: group.steps, group."),
         ({"steps": "abc"}, "group.steps=abc: must be a whole number"),
         ({"steps": None}, "group.steps=null: must be a whole number"),
         ({"limit": "x"}, "group.limit=x: must be a whole number or null"),

@@ -289,13 +289,7 @@ def test_odd_ranks_have_speeds_and_without_a_hold_out_nothing_is_validated():
 @pytest.mark.parametrize(
     ("sizes", "seconds", "key", "value", "remark"),
     [
-        (
-            SIZES,
-            [5e-3] * 4 + [4e-3] * 3,
-            "samples_per_second",
-            math.inf,
-            "Time did not grow with the samples",
-        ),
+        (SIZES, [5e-3] * 4 + [4e-3] * 3, "samples_per_second", math.inf, "did not grow with the samples"),
         ((1, 2), [1.0, 3.0], "fixed_ms", 0, "through the origin"),
     ],
 )
@@ -333,23 +327,16 @@ def test_the_file_is_a_cluster_of_the_command_line(tmp_path: Path):
 
 
 @pytest.fixture
-def nothing_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def launch(*_: Any, **__: Any) -> None:
-        raise AssertionError("a process was started")
-
-    monkeypatch.setattr(local, "launch", launch)
+def nothing_starts(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
+    monkeypatch.setattr(local, "launch", lambda *_, **__: pytest.fail("a process was started"))
     monkeypatch.setattr(local, "warm", lambda: None)
-    (tmp_path / "full").write_text("a file")
-    monkeypatch.chdir(tmp_path)
+    (here / "full").write_text("a file")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ["launcher=simulated"],
-            "launcher=simulated: calibrate needs real processes; take local",
-        ),
+        (["launcher=simulated"], "launcher=simulated: calibrate needs real processes; take local"),
         (["resnet18"], "resnet18: must be KEY=VALUE"),
         (["model=nosuch"], "model=nosuch: unknown"),
         (["+study=quick"], "a study is many runs; choose without +study"),
@@ -387,28 +374,17 @@ def test_a_cluster_that_is_there_is_not_replaced(
     assert file.read_text() == "kept"
 
 
-def outcome(status: str, code: int) -> Outcome:
-    return Outcome(status=status, reason="rank 1 died", exit_code=code, details="Traceback of rank 1")
-
-
-@pytest.mark.parametrize(
-    ("status", "code", "ends"), [("failed", 1, 1), ("failed", 3, 3), ("cancelled", 130, 130)]
-)
+@pytest.mark.parametrize(("status", "code"), [("failed", 1), ("failed", 3), ("cancelled", 130)])
 def test_a_measurement_that_fails_or_is_interrupted_writes_nothing(
-    nothing_starts: None,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    status: str,
-    code: int,
-    ends: int,
+    nothing_starts: None, monkeypatch: pytest.MonkeyPatch, capsys: Any, status: str, code: int
 ):
-    monkeypatch.setattr(local, "launch", lambda *_, **__: outcome(status, code))
-    assert code_of("calibrate", "cluster=one_node") == ends
-    assert [path.name for path in tmp_path.iterdir()] == ["full"]
+    outcome = Outcome(status=status, reason="rank 1 died", exit_code=code, details="Traceback of rank 1")
+    monkeypatch.setattr(local, "launch", lambda *_, **__: outcome)
+    assert code_of("calibrate", "cluster=one_node") == code
+    assert [path.name for path in Path().iterdir()] == ["full"]
     shown = capsys.readouterr()
-    assert ("nothing is written: rank 1 died" in shown.out) == (ends != 130)
-    assert ("interrupted" in shown.err) == (ends == 130)
+    assert ("nothing is written: rank 1 died" in shown.out) == (code != 130)
+    assert ("interrupted" in shown.err) == (code == 130)
 
 
 def test_a_real_machine_of_two_ranks_becomes_a_cluster(

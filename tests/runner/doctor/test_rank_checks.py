@@ -67,15 +67,8 @@ def look(
     words = [f"cluster.nodes={len(ranks_of_nodes)}", f"cluster.ranks_per_node={list(ranks_of_nodes)}"]
     directory = RunDirectory.create(config_of(folder, *words, f"results_dir={folder}").tree, folder)
     write_json(directory.path / ENTRY_FILE, slurm_check.entry(strategies))
-    outcome = local.launch(
-        directory,
-        ranks=sum(ranks_of_nodes),
-        threads=1,
-        port=None,
-        stall_s=60.0,
-        entry=rank_checks.ENTRY,
-        preload=(*local.PRELOAD, "daso_bench.runner.doctor.rank_checks"),
-    )
+    settings: dict[str, Any] = {"threads": 1, "port": None, "stall_s": 60.0, "entry": rank_checks.ENTRY}
+    outcome = local.launch(directory, ranks=sum(ranks_of_nodes), **settings)
     return directory, f"{outcome.status}: {outcome.reason}"
 
 

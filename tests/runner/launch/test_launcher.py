@@ -46,11 +46,7 @@ def test_virtual_ranks_are_one_process(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("workers", "said"), [(0, "12 threads"), (1, "11 threads + 1 loader worker")])
 def test_a_dry_run_tells_the_threads_that_the_run_takes(
-    workers: int,
-    said: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    workers: int, said: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     started: list[dict[str, Any]] = []
 
@@ -58,7 +54,6 @@ def test_a_dry_run_tells_the_threads_that_the_run_takes(
         started.append(settings)
         return Outcome(status="finished", reason=None, exit_code=0, summary={}, details="")
 
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(local, "launch", launch)
     monkeypatch.setattr(local, "warm", lambda: None)
     words = ["cluster.nodes=1", "cluster.ranks_per_node=1", f"launcher.loader_workers={workers}"]
@@ -104,17 +99,16 @@ class QueueLauncher(LocalLauncher):
 
 
 @pytest.fixture
-def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def outside(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder for --config-dir with a launcher of its own; its module is on Python's path."""
-    conf = tmp_path / "conf"
+    conf = here / "conf"
     (conf / "launcher").mkdir(parents=True)
     keys = yaml.safe_load((PACKAGE / "conf" / "launcher" / "local.yaml").read_text())
     own = {"_target_": "launcher_from_outside.QueueConfig", "name": "queue_of_mine", "most_ranks": 4}
     text = "# A queue of mine\n" + yaml.safe_dump({**keys, **own, "later": False, "threads_per_rank": 1})
     (conf / "launcher" / "queue_of_mine.yaml").write_text(text)
-    (tmp_path / "launcher_from_outside.py").write_text(PLUG_IN)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.chdir(tmp_path)
+    (here / "launcher_from_outside.py").write_text(PLUG_IN)
+    monkeypatch.syspath_prepend(here)
     return conf
 
 

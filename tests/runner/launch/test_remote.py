@@ -33,23 +33,17 @@ KEY = "slurm-7-0-0"
 class Tasks:
     """A starter as srun is: one process per rank, which learns from SLURM_* who it is."""
 
-    def __init__(self, directory: RunDirectory, nodes: list[int], entry: str, **changes: Any) -> None:
+    def __init__(
+        self, directory: RunDirectory, nodes: list[int], entry: str, *, left_out: int = -1, told: bool = True
+    ) -> None:
         self.directory, self.nodes, self.entry = directory, nodes, entry
-        self.left_out: list[int] = changes.pop("left_out", [])
-        self.told: bool = changes.pop("told", True)
-        self.environ: dict[str, str] = changes
+        self.left_out, self.told = left_out, told
         self.tasks: dict[int, subprocess.Popen[bytes]] = {}
 
     def begin(self) -> None:
         local: dict[int, int] = {}
-        command = [
-            sys.executable,
-            "-m",
-            "daso_bench.runner.launch.worker",
-            str(self.directory.path),
-            "--key",
-            KEY,
-        ]
+        command = [sys.executable, "-m", "daso_bench.runner.launch.worker", str(self.directory.path)]
+        command += ["--key", KEY, "--entry", f"process_entries:{self.entry}"]
         for rank, node in enumerate(self.nodes):
             variables = {
                 "SLURM_PROCID": str(rank),
@@ -57,15 +51,11 @@ class Tasks:
                 "SLURM_NODEID": str(node),
                 "SLURM_LOCALID": str(local.get(node, 0)),
                 "PYTHONPATH": str(HERE),
-                **self.environ,
             }
             local[node] = local.get(node, 0) + 1
-            if rank not in self.left_out:
-                self.tasks[rank] = subprocess.Popen(
-                    [*command, "--entry", f"process_entries:{self.entry}"],
-                    env={**os.environ, **variables},
-                    stderr=subprocess.DEVNULL,
-                )
+            if rank != self.left_out:
+                environ = {**os.environ, **variables}
+                self.tasks[rank] = subprocess.Popen(command, env=environ, stderr=subprocess.DEVNULL)
 
     def ended(self) -> str | None:
         over = all(task.poll() is not None for task in self.tasks.values())
@@ -100,12 +90,10 @@ def ranks_of(directory: RunDirectory, tasks: Tasks, shape: list[int], **settings
 
 
 def run(
-    directory: RunDirectory, entry: str, shape: list[int], *, on_event: Any = None, **changes: Any
+    directory: RunDirectory, entry: str, shape: list[int], *, on_event: Any = None, told: bool = True
 ) -> tuple[Outcome, Tasks, list[dict[str, Any]]]:
     """Run to the end within the limit; no process may be left."""
-    nodes = changes.pop("nodes", [0] * sum(shape))
-    settings = changes.pop("settings", {})
-    tasks = Tasks(directory, nodes, entry, **changes)
+    tasks = Tasks(directory, [0] * sum(shape), entry, told=told)
     events: list[dict[str, Any]] = []
 
     def listen(event: dict[str, Any]) -> None:
@@ -114,9 +102,7 @@ def run(
             on_event(event, tasks)
 
     begin = time.monotonic()
-    outcome = run_attempt(
-        directory, ranks_of(directory, tasks, shape, **settings), stall_s=60, on_event=listen
-    )
+    outcome = run_attempt(directory, ranks_of(directory, tasks, shape), stall_s=60, on_event=listen)
     assert time.monotonic() - begin < LIMIT_S
     assert not any(alive(task.pid) for task in tasks.tasks.values())
     return outcome, tasks, events
@@ -136,14 +122,14 @@ def test_ranks_that_others_start_find_each_other_and_finish(tmp_path: Path):
     assert directory.status()["status"] == "finished"
 
 
-@pytest.mark.parametrize(
-    ("told", "reason"),
-    [
-        (True, "killed by SIGKILL; by hand, or by the kernel for want of memory"),
-        (False, "for an unknown reason"),
-    ],
-)
-def test_a_killed_rank_is_named_with_what_its_starter_says(tmp_path: Path, told: bool, reason: str):
+SIGKILL = "killed by SIGKILL; by hand, or by the kernel for want of memory"
+
+
+@pytest.mark.parametrize(("told", "reason"), [(True, SIGKILL), (False, "for an unknown reason")])
+def test_a_killed_rank_is_named_with_what_its_starter_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: bool, reason: str
+):
+    monkeypatch.setattr(remote, "FATE_S", 0.3)
     killed: list[int] = []
 
     def kill(event: dict[str, Any], tasks: Tasks) -> None:
@@ -160,24 +146,24 @@ def test_a_killed_rank_is_named_with_what_its_starter_says(tmp_path: Path, told:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "shape", "left_out", "grouped", "reason"),
+    ("nodes", "shape", "left_out", "settings", "reason"),
     [
-        ([0, 0, 1], [2, 1], [2], False, r"rank 2 of 3 \(on node 1\) did not call within 6 s .*2 came"),
-        ([0, 1, 0, 1], [2, 2], [], True, r"cluster\.ranks_per_node=\[2, 2\], node by node"),  # cyclic
+        (
+            *([0, 0, 1], [2, 1], 2, {"start_s": 6.0}),
+            r"rank 2 of 3 \(on node 1\) did not call within 6 s .*2 came",
+        ),
+        ([0, 1, 0, 1], [2, 2], -1, {"grouped": True}, r"cluster\.ranks_per_node=\[2, 2\], node by node"),
     ],
-    ids=["missing", "misplaced"],
+    ids=["missing", "cyclic"],
 )
 def test_ranks_that_are_not_as_asked_end_the_start(
-    tmp_path: Path, nodes: list[int], shape: list[int], left_out: list[int], grouped: bool, reason: str
+    tmp_path: Path, nodes: list[int], shape: list[int], left_out: int, settings: dict[str, Any], reason: str
 ):
     directory = make(tmp_path)
     tasks = Tasks(directory, nodes, "works", left_out=left_out)
-    start_s = 6.0 if left_out else 60.0
     begin = time.monotonic()
     with pytest.raises(MachineError, match=reason):
-        run_attempt(
-            directory, ranks_of(directory, tasks, shape, start_s=start_s, grouped=grouped), stall_s=60
-        )
+        run_attempt(directory, ranks_of(directory, tasks, shape, **settings), stall_s=60)
     assert time.monotonic() - begin < LIMIT_S
     assert not any(alive(task.pid) for task in tasks.tasks.values())
     status = directory.status()
@@ -294,11 +280,9 @@ def test_ranks_that_are_told_to_take_a_cpu_are_not_asked_for_a_gpu(
     directory = make(tmp_path)
     here = {"node": 0, "host": "h", "boot": "b", "facts": {}}
     hellos = [{"rank": rank, "local_rank": rank, **here} for rank in range(2)]
-    for on_cpus in (True, False):
-        ranks = ranks_of(directory, Tasks(directory, [0, 0], "works"), [2])
-        ranks._on_cpus = on_cpus
-        if on_cpus:
-            assert ranks._look(hellos, 1) == ["2 ranks on 1 core"]
-        else:
-            with pytest.raises(MachineError, match="2 ranks see 1 GPU"):
-                ranks._look(hellos, 1)
+    ranks = ranks_of(directory, Tasks(directory, [0, 0], "works"), [2])
+    ranks._on_cpus = True
+    assert ranks._look(hellos, 1) == ["2 ranks on 1 core"]
+    ranks._on_cpus = False
+    with pytest.raises(MachineError, match="2 ranks see 1 GPU"):
+        ranks._look(hellos, 1)

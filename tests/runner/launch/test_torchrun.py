@@ -4,7 +4,7 @@ import dataclasses
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,25 +16,27 @@ from daso_bench.runner.launch import local, worker
 from daso_bench.runner.records.json_lines import read_json, read_records, surviving
 from daso_bench.runner.records.run_directory import RunDirectory
 
-HERE = Path(__file__).parents[1]
-WORKER = "daso_bench.runner.launch.worker"
 pytestmark = pytest.mark.timeout(240)
 
 
-def python(*words: str, **environ: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", *words],
-        env={**os.environ, "PYTHONPATH": str(HERE), **environ},
-        capture_output=True,
-        text=True,
-        timeout=worker.FIND_S,
-        check=False,
-    )
+Ends = Callable[[RunDirectory, str], tuple[int, str]]
 
 
-def torchrun(directory: RunDirectory, processes: int) -> "subprocess.CompletedProcess[str]":
-    options = ("--standalone", f"--nproc-per-node={processes}")
-    return python("torch.distributed.run", *options, "-m", WORKER, str(directory.path))
+@pytest.fixture
+def one_of_two(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ends:
+    """The exit code and the words of a rank as torchrun starts two of them; this process is it."""
+
+    def ends(directory: RunDirectory, rank: str) -> tuple[int, str]:
+        place = {"WORLD_SIZE": "2", "GROUP_RANK": "0", "RANK": rank, "LOCAL_RANK": rank}
+        for name, value in {"TORCHELASTIC_RUN_ID": "again", **place}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(worker, "_EARLY", ())  # signals of this process stay as they are
+        with pytest.raises(SystemExit) as end:
+            worker.main([str(directory.path)])
+        assert isinstance(end.value.code, int)
+        return end.value.code, capsys.readouterr().err
+
+    return ends
 
 
 def learnt(directory: RunDirectory) -> list[tuple[object, ...]]:
@@ -45,7 +47,7 @@ def learnt(directory: RunDirectory) -> list[tuple[object, ...]]:
     ]
 
 
-def test_torchrun_trains_what_the_local_launcher_trains(tmp_path: Path):
+def test_torchrun_trains_what_the_local_launcher_trains(tmp_path: Path, one_of_two: Ends):
     cfg = config("ddp", ranks=[1, 1], results=tmp_path, model=Awkward(), epochs=2)
     own = RunDirectory.create(cfg.tree, tmp_path / "local")
     assert local.launch(own, ranks=2, threads=1, port=None, stall_s=60).status == "finished"
@@ -53,7 +55,15 @@ def test_torchrun_trains_what_the_local_launcher_trains(tmp_path: Path):
     pin = len(os.sched_getaffinity(0)) > 1
     other = dataclasses.replace(cfg, launcher=TorchrunConfig(threads_per_rank=1, pin=pin))
     directory = RunDirectory.create(other.tree, tmp_path / "torchrun")
-    done = torchrun(directory, 2)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*command, "-m", "daso_bench.runner.launch.worker", str(directory.path)],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=worker.FIND_S,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert directory.status()["status"] == "finished"
     assert learnt(directory) == learnt(own)
@@ -63,33 +73,26 @@ def test_torchrun_trains_what_the_local_launcher_trains(tmp_path: Path):
     assert not pin or [len(row["cores"]) for row in environment["ranks"]] == [1, 1]
     assert not pin or environment["ranks"][0]["cores"] != environment["ranks"][1]["cores"]
     # A finished run is not trained again, and rank 1 looks for no supervisor.
-    torchruns = {"TORCHELASTIC_RUN_ID": "again", "WORLD_SIZE": "2", "GROUP_RANK": "0"}
-    with ThreadPoolExecutor() as pool:
-        both = [
-            pool.submit(python, WORKER, str(directory.path), **torchruns, RANK=rank, LOCAL_RANK=rank)
-            for rank in ("0", "1")
-        ]
-    ends = [(again.result().returncode, "finished already" in again.result().stderr) for again in both]
-    assert ends == [(0, True), (0, False)]
+    code, said = one_of_two(directory, "0")
+    assert code == 0
+    assert "finished already" in said
+    assert one_of_two(directory, "1") == (0, "")
 
 
-def test_a_failing_rank_fails_torchrun_and_the_run(tmp_path: Path):
+def test_a_start_of_more_processes_than_ranks_fails_the_process_and_the_run(tmp_path: Path, one_of_two: Ends):
     cfg = config("ddp", ranks=[1], results=tmp_path, epochs=2)
     other = dataclasses.replace(cfg, launcher=TorchrunConfig(threads_per_rank=1))
     directory = RunDirectory.create(other.tree, tmp_path)
-    done = torchrun(directory, 2)
-    assert done.returncode != 0
-    assert "2 processes were started, the run asks for 1 ranks" in done.stderr
+    code, said = one_of_two(directory, "0")
+    assert code == 3
+    assert "2 processes were started, the run asks for 1 ranks" in said
     assert directory.status()["status"] == "failed"
 
 
-def test_the_line_to_start_is_printed_with_the_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    monkeypatch.chdir(tmp_path)
+def test_the_line_to_start_is_printed_with_the_directory(here: Path, capsys: pytest.CaptureFixture[str]):
     assert main.run(["strategy=ddp", "launcher=torchrun"]) == 0
     said = capsys.readouterr().out
-    (made,) = (tmp_path / "results" / "runs").iterdir()
+    (made,) = (here / "results" / "runs").iterdir()
     assert f"-m daso_bench.runner.launch.worker {made}" in said
     assert "--nnodes=2" in said
     assert RunDirectory.open(made).status()["status"] == "queued"

@@ -26,14 +26,9 @@ def with_gpus(rows: Sequence[Row], lists: Sequence[Sequence[str]]) -> list[Row]:
     return [changed(entry, visible_devices=list(names)) for entry, names in zip(rows, lists, strict=True)]
 
 
-@pytest.mark.parametrize("ranks_of_nodes", [(1,), (4,), (2, 2), (3, 1), (1, 1, 1, 1)])
-def test_nothing_is_wrong_with_a_healthy_job(ranks_of_nodes: tuple[int, ...]) -> None:
-    rows = job(*ranks_of_nodes)
-    assert findings(rows) == []
-    assert findings(rows[::-1]) == []
-
-
 HEALTHY: dict[str, list[Row]] = {
+    **{f"{shape} ranks": job(*shape) for shape in ((1,), (4,), (2, 2), (3, 1), (1, 1, 1, 1))},
+    "virtual nodes share a host": [row("laptop", rank, rank, node=rank // 2) for rank in range(4)],
     "each rank has cores of its own": [
         changed(entry, cores=[4 * entry["local_rank"] + core for core in range(4)]) for entry in job(2, 2)
     ],
@@ -47,11 +42,7 @@ HEALTHY: dict[str, list[Row]] = {
 @pytest.mark.parametrize("name", HEALTHY)
 def test_nothing_is_wrong_with(name: str) -> None:
     assert findings(HEALTHY[name]) == []
-
-
-def test_virtual_nodes_share_a_host_without_trouble() -> None:
-    rows = [row("laptop", rank, rank, node=rank // 2) for rank in range(4)]
-    assert findings(rows) == []
+    assert findings(HEALTHY[name][::-1]) == []
 
 
 PAIR = {"a": "n1", "b": "n2", "rate_gbit": 9.0, "latency_us": 50.0, "backend": "gloo"}

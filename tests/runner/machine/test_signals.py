@@ -23,6 +23,10 @@ def swallowed(_arguments: Sequence[str]) -> int:
     return OK
 
 
+def passed_on(_arguments: Sequence[str]) -> int:
+    raise KeyboardInterrupt
+
+
 def mistaken(_arguments: Sequence[str]) -> int:
     """As NumPy's import does, once it has been interrupted."""
     try:
@@ -32,8 +36,8 @@ def mistaken(_arguments: Sequence[str]) -> int:
     return OK
 
 
-@pytest.mark.parametrize("part", [swallowed, mistaken])
-def test_an_interrupt_that_an_import_dropped_ends_the_program_all_the_same(
+@pytest.mark.parametrize("part", [passed_on, swallowed, mistaken])
+def test_an_interrupt_ends_the_program_also_where_an_import_dropped_it(
     part: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(cli, "run", part)

@@ -25,10 +25,9 @@ OTHERS = "the run was started with other files of the data set"
 
 
 @pytest.fixture
-def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two classes of twelve images in imgs/ of the folder in which the user stands."""
-    monkeypatch.chdir(tmp_path)
-    return cats_and_dogs(tmp_path / "imgs")
+def images(here: Path) -> Path:
+    """Two classes of twelve images in imgs/ of the working directory."""
+    return cats_and_dogs(here / "imgs")
 
 
 def prepared(root: Path) -> str:

@@ -183,7 +183,7 @@ KINDS = {
 def rows(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Row]]:
     """The rows of a run's metrics and of its ranks, by the heading of their chapter in the documentation."""
     folder = tmp_path_factory.mktemp(request.param)
-    words = [f"strategy={request.param}", "dataset=digits", "model=small_cnn", "launcher=simulated"]
+    words = [f"strategy={request.param}", "dataset=digits", "model=mlp", "launcher=simulated"]
     words += ["train.epochs=3", "cluster.nodes=2", "cluster.ranks_per_node=2", f"results_dir={folder}"]
     assert run(words) == 0
     (path,) = (status.parent for status in folder.rglob("status.json"))

@@ -21,12 +21,6 @@ ONE_ARM = ("study.arm=ddp by nodes", "seed=0")
 KINDS = pytest.mark.parametrize("kind", [(), ("--reference",)], ids=["pilot", "reference"])
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def test_the_baseline_is_the_arm_that_the_study_names_else_the_first_with_ddp(tmp_path: Path):
     arms = "study.arm=daso,ddp flat,'ddp by nodes, same seeds',ddp by nodes"
     daso, flat, second, nodes = requests(tmp_path, arms, "seed=4")

@@ -141,11 +141,10 @@ def test_a_bound_is_reduced_by_the_steps_that_save_nothing():
 
 
 def test_a_dry_run_of_a_study_shows_it_and_of_a_single_run_does_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.chdir(tmp_path)
     assert code_of("+study=mission", "study.arm=ddp by nodes,daso", "seed=0,1,2", "--dry-run") == 0
     assert "it cannot decide" in " ".join(capsys.readouterr().out.split())
     assert code_of("strategy=ddp", "--dry-run") == 0
     assert "decide" not in capsys.readouterr().out
-    assert not list(tmp_path.iterdir())
+    assert not list(here.iterdir())

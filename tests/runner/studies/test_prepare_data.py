@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from asking import code_of
 from pictures import (  # pyright: ignore[reportMissingImports] (another folder of tests)
     field_images,
     plain,
@@ -18,19 +19,12 @@ from daso_bench.datasets.fashion_mnist import FashionMNIST
 from daso_bench.datasets.imagefolder import ImageFolder
 from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.models.spec import InputSpec
-from daso_bench.runner.cli.main import main, run
+from daso_bench.runner.cli.main import run
 from daso_bench.runner.launch import local
 from daso_bench.runner.records.json_lines import read_json
 from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 from daso_bench.runner.studies.prepare_data import loaded_input_spec
 from daso_bench.strategies.errors import ConfigError, MachineError
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 @pytest.fixture
@@ -90,18 +84,13 @@ def test_prepare_downloads_without_being_asked_to(monkeypatch: pytest.MonkeyPatc
     assert asked == [(True, str(here / "here"))]
 
 
-def test_no_network_is_told_with_3(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
+def test_no_network_is_told_with_3(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     def cut_off(self: FashionMNIST, tell: Any) -> None:
-        raise ConnectionError(
-            "Fashion-MNIST could not be fetched (no route): on a machine with a network ..."
-        )
+        raise ConnectionError("could not be fetched (no route): on a machine with a network ...")
 
     monkeypatch.setattr(FashionMNIST, "prepare", cut_off)
-    with pytest.raises(MachineError, match="on a machine with a network"):
-        run(["prepare", "dataset=fashion_mnist"])
-    with pytest.raises(SystemExit) as caught:
-        main(["prepare", "dataset=fashion_mnist"])
-    assert caught.value.code == 3
+    assert code_of("prepare", "dataset=fashion_mnist") == 3
+    assert "on a machine with a network" in capsys.readouterr().err
 
 
 def test_other_words_are_refused() -> None:
@@ -150,8 +139,8 @@ def test_a_run_prepares_once_tells_and_leaves_a_record(
 
 
 def test_too_few_images_are_an_error_before_the_ranks_start(here: Path, launched: list[Path]) -> None:
-    for split, names in (("train", ("a", "b", "c")), ("val", ("a", "b", "c")), ("test", ("a", "b", "c"))):
-        for n, name in enumerate(names):
+    for split in ("train", "val", "test"):
+        for n, name in enumerate(("a", "b", "c")):
             put(here / "imgs" / split / name / "1.png", plain(n, side=8))
     four = ("cluster.nodes=1", "cluster.ranks_per_node=4")
     with pytest.raises(ConfigError, match="training samples=3: must be at least the number of ranks"):

@@ -6,23 +6,24 @@ from pathlib import Path
 
 import pytest
 
-from daso_bench.runner.cli.main import main
+from daso_bench.runner.cli.main import run
 from daso_bench.runner.config.load import requests
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.records.json_lines import read_json, write_json
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.records.study_plan import stages_of
-from daso_bench.runner.studies.plan import PlannedRun, plan_of
+from daso_bench.runner.studies.plan import PlannedRun
 from daso_bench.runner.studies.run_plan import estimate, slurm_limit
 
 
-def plan(folder: Path, *words: str) -> Sequence[PlannedRun]:
-    asked = ["+study=quick", f"results_dir={folder}", *words]
-    return plan_of(requests(asked, sweep=True, cwd=folder)).runs
-
-
 def configs(folder: Path, *words: str) -> list[RunConfig]:
-    return [run.config for run in plan(folder, *words)]
+    asked = requests(["+study=quick", f"results_dir={folder}", *words], sweep=True, cwd=folder)
+    return [request.config for request in asked if request.config is not None]
+
+
+def plan(configs: Sequence[RunConfig]) -> Sequence[PlannedRun]:
+    """Of runs as their folders are now."""
+    return [PlannedRun.of(config) for config in configs]
 
 
 def finish(config: RunConfig, *walls_s: float) -> None:
@@ -38,14 +39,13 @@ def finish(config: RunConfig, *walls_s: float) -> None:
 
 
 def test_arms_are_taken_to_cost_what_their_finished_runs_did(tmp_path: Path) -> None:
-    words = ("strategy=ddp,daso,hsgd", "seed=0,1")
-    by_arm = {(run.strategy_name, run.seed): run for run in configs(tmp_path, *words)}
-    names = sorted({name for name, _ in by_arm})
-    assert estimate(plan(tmp_path, *words)) is None
-    finish(by_arm[names[0], 0], 10.0)
-    finish(by_arm[names[1], 0], 30.0)
+    wanted = configs(tmp_path, "strategy=ddp,daso,hsgd", "seed=0,1")
+    by_arm = {(run.strategy_name, run.seed): run for run in wanted}
+    assert estimate(plan(wanted)) is None
+    finish(by_arm["ddp", 0], 10.0)
+    finish(by_arm["daso", 0], 30.0)
     # One more of either, and two of the arm without a finished run, which take the mean.
-    words_shown, each_s = estimate(plan(tmp_path, *words)) or ("", 0.0)
+    words_shown, each_s = estimate(plan(wanted)) or ("", 0.0)
     assert each_s == pytest.approx((10 + 30 + 2 * 20) / 4, abs=0.01)
     assert re.fullmatch(
         r"4 runs to do: about 1 min 20 s here, \S+ core-hours \(from 2 finished runs\)", words_shown
@@ -53,35 +53,31 @@ def test_arms_are_taken_to_cost_what_their_finished_runs_did(tmp_path: Path) -> 
 
 
 def test_what_was_interrupted_tells_no_time(tmp_path: Path) -> None:
-    words = ("strategy=ddp", "seed=0,1")
-    finish(configs(tmp_path, *words)[0], 10.0, 10.0)
-    assert estimate(plan(tmp_path, *words)) is None
+    wanted = configs(tmp_path, "strategy=ddp", "seed=0,1")
+    finish(wanted[0], 10.0, 10.0)
+    assert estimate(plan(wanted)) is None
 
 
 def test_jobs_may_use_up_their_time_limits(tmp_path: Path) -> None:
     words = ("launcher=slurm", "launcher.timeout_min=90", "strategy=ddp", "seed=0,1", "cluster=laptop")
     limit = "at most 12 hours of a rank in all (launcher.timeout_min x ranks)"
-    assert slurm_limit(plan(tmp_path, *words)) == limit
-    assert slurm_limit(plan(tmp_path, "strategy=ddp")) == ""
+    assert slurm_limit(plan(configs(tmp_path, *words))) == limit
+    assert slurm_limit(plan(configs(tmp_path, "strategy=ddp", "seed=0"))) == ""
 
 
 def test_a_sweep_starts_at_once_and_tells_what_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    words = ["-m", "seed=0,1", "train.epochs=1", "launcher=simulated", "cluster=ethernet_1g"]
-    with pytest.raises(SystemExit):
-        main(words)
+    words = ["-m", "seed=0,1", "model=mlp", "train.epochs=1", "launcher=simulated", "cluster=ethernet_1g"]
+    assert run(words) == 0
     shown = capsys.readouterr().out
-    folder = tmp_path / "results" / "runs"
+    folder = here / "results" / "runs"
     (stage,) = stages_of(folder)
-    for run in stage.runs:
-        assert stage.unix < read_json(folder / run / "status.json")["attempts"][0]["started_unix"]
+    for name in stage.runs:
+        assert stage.unix < read_json(folder / name / "status.json")["attempts"][0]["started_unix"]
     assert len(stage.runs) == 2
     assert "to do: about" not in shown
-    assert re.search(r"\[2/2\] ddp-small_cnn-digits-s1-\w+  \([\d.]+ s left\)", shown)
-    with pytest.raises(SystemExit):
-        main([*words, "seed=0,1,2", "--dry-run"])
-    assert re.search(
-        r"1 run to do: about [\d.]+ s here, \S+ core-hours \(from 2 finished runs\)", capsys.readouterr().out
-    )
+    assert re.search(r"\[2/2\] ddp-mlp-digits-s1-\w+  \([\d.]+ s left\)", shown)
+    assert run([*words, "seed=0,1,2", "--dry-run"]) == 0
+    left = r"1 run to do: about [\d.]+ s here, \S+ core-hours \(from 2 finished runs\)"
+    assert re.search(left, capsys.readouterr().out)

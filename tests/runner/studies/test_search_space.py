@@ -8,13 +8,7 @@ from runs import NAMES, config, strategy_class
 
 from daso_bench.runner.config.optimizers import LARS, SGD
 from daso_bench.runner.config.schedules import Cosine
-from daso_bench.runner.studies.search_space import (
-    Key,
-    settings_of,
-    sobol_points,
-    space_of,
-    with_settings,
-)
+from daso_bench.runner.studies.search_space import Key, settings_of, sobol_points, space_of, with_settings
 from daso_bench.strategies.errors import ConfigError
 
 RATE = Key(name="optimizer.lr", words="", low=0.1, high=6.4, log=True)

@@ -20,10 +20,7 @@ PAPERS = {
     "paper_ednncomm": (6, ("ddp by nodes", "ednncomm")),
     "paper_heterogeneous": (5, ("plain mean", "heterogeneous")),
 }
-OTHERS = {
-    "heterogeneity": (6, ()),
-    "periods": (19, ("ddp by nodes", "ednncomm K=4")),
-}
+OTHERS = {"heterogeneity": (6, ()), "periods": (19, ("ddp by nodes", "ednncomm K=4"))}
 STUDIES = {**PAPERS, **OTHERS}
 SIZES = {"heterogeneity": 5}
 
@@ -37,8 +34,8 @@ def planned(study: str, *words: str, cwd: Path) -> list[RunConfig]:
 @pytest.mark.parametrize("study", STUDIES)
 def test_a_study_has_its_arms_with_the_same_seeds_and_cadence(study: str, tmp_path: Path):
     arms, _ = STUDIES[study]
-    seeds = 5 if study in PAPERS else 2
-    runs = planned(study, *([] if study in PAPERS else ["seed=0,1"]), cwd=tmp_path)
+    seeds = 5 if study in PAPERS else 1
+    runs = planned(study, *([] if study in PAPERS else ["seed=0"]), cwd=tmp_path)
     assert len(runs) == arms * seeds * SIZES.get(study, 1)
     assert {run.launcher.name for run in runs} == {"simulated"}
     assert {run.study.name for run in runs} == {study}
@@ -66,7 +63,7 @@ def check_verdict(runs: Sequence[RunConfig]) -> None:
         assert (again.strategy, again.cluster) == (plain.strategy, plain.cluster)
 
 
-@pytest.mark.parametrize("study", ["paper_hsgd", "paper_heterogeneous", "heterogeneity"])
+@pytest.mark.parametrize("study", ["paper_hsgd", "heterogeneity"])
 def test_a_short_run_of_it_ends_in_a_report(study: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(environment, "commit_of", lambda source: ("0" * 40, None))
     words = ["seed=0,1", "train.max_steps=3"]

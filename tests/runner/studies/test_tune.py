@@ -22,9 +22,9 @@ STUDY = """\
 defaults:
   - override /launcher: simulated
   - override /cluster: ethernet_1g
+  - override /model: mlp
 study: {name: small}
 cluster: {nodes: 2, ranks_per_node: 1}
-model: {channels: [4, 4, 4]}
 train: {epochs: 1, target: 0.1, eval_every_samples: 574, eval_phase: auto}
 hydra:
   mode: MULTIRUN
@@ -81,9 +81,8 @@ GOSSIP = (
 
 
 def test_a_dry_run_shows_every_trial_with_its_settings_and_starts_and_writes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(start, "run_sweep", lambda *_, **__: pytest.fail("a run was started"))
     assert code_of("tune", *GOSSIP, "--dry-run") == 0
     first, *lines = capsys.readouterr().out.splitlines()
@@ -94,7 +93,7 @@ def test_a_dry_run_shows_every_trial_with_its_settings_and_starts_and_writes_not
         assert one.split()[:4] == other.split()[:4], "all arms have the same common coordinates"
         assert other.endswith("run") != ("strategy.num_peers=2" in other)
     assert sum("refused: sgp, trial" in line for line in lines) > 0
-    assert not list(tmp_path.iterdir())
+    assert not list(here.iterdir())
 
 
 def result(
@@ -168,15 +167,12 @@ def test_without_a_trial_that_worked_in_both_the_study_names_the_baseline(arms: 
 
 
 @pytest.mark.timeout(300)  # a dozen runs and a report
-def test_a_study_is_tuned_run_and_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine" / "study").mkdir(parents=True)
-    (tmp_path / "mine" / "study" / "small.yaml").write_text(STUDY)
+def test_a_study_is_tuned_run_and_reported(here: Path, capsys: pytest.CaptureFixture[str]):
+    (here / "mine" / "study").mkdir(parents=True)
+    (here / "mine" / "study" / "small.yaml").write_text(STUDY)
     assert code_of("tune", "+study=small", "--trials", "4", "--config-dir", "mine") == 0
     said = " ".join(capsys.readouterr().out.split())
-    folder = tmp_path / "results" / "small_tune"
+    folder = here / "results" / "small_tune"
     assert f"2 arms x 4 trials = 8 runs, seeds {TRIAL} and on: {folder}" in said
     assert f"daso-bench --config-dir {folder} +study=small_tuned" in said
     kept = read_json(folder / "tune.json")
@@ -184,11 +180,8 @@ def test_a_study_is_tuned_run_and_reported(
     gossip = kept["arms"]["gossip"]
     refused = [one for one in gossip["trials"] if one["state"] == "refused"]
     assert all("num_peers=2: must be <= 1" in one["reason"] for one in refused)
-    assert (
-        gossip["failed"]
-        == len(refused)
-        == sum(one["settings"].get("strategy.num_peers") == 2 for one in gossip["trials"])
-    )
+    two_peers = [one for one in gossip["trials"] if one["settings"].get("strategy.num_peers") == 2]
+    assert gossip["failed"] == len(refused) == len(two_peers)
     assert refused, "four points have both values of a choice of two"
     assert gossip["winner"] in {one["number"] for one in gossip["trials"] if one["crossed_s"] is not None}
     assert gossip["device_s"] == pytest.approx(2 * sum(one["train_s"] for one in gossip["trials"]))
@@ -196,7 +189,7 @@ def test_a_study_is_tuned_run_and_reported(
     command = ("--config-dir", str(folder), "+study=small_tuned")
     assert code_of(*command) == 0
     assert "[5/5]" in capsys.readouterr().out, "same seeds are not run in virtual time"
-    report = tmp_path / "results" / "small_tuned" / "report"
+    report = here / "results" / "small_tuned" / "report"
     with open(report / "tuning.csv", encoding="utf-8", newline="") as file:
         rows = {row["arm"]: row for row in csv.DictReader(file)}
     assert set(rows) == {"flat", "gossip"}
@@ -218,24 +211,18 @@ def test_a_study_is_tuned_run_and_reported(
     ],
 )
 def test_what_tuning_cannot_do_is_refused_before_anything_runs(
-    words: list[str],
-    said: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: list[str], said: str, here: Path, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.chdir(tmp_path)
     assert code_of("tune", "+study=mission", "study.arm=ddp flat", *words) == 2
     assert said in " ".join(capsys.readouterr().err.split())
-    assert not list(tmp_path.iterdir())
+    assert not list(here.iterdir())
 
 
 def test_an_arm_of_which_no_trial_ran_ends_the_tuning_without_a_study(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("daso_bench.runner.studies.start.run_sweep", lambda *_, **__: WRONG_REQUEST)
+    monkeypatch.setattr(start, "run_sweep", lambda *_, **__: WRONG_REQUEST)
     assert code_of("tune", "+study=mission", "study.arm=ddp flat", "--trials", "4") == 2
     said = " ".join(capsys.readouterr().err.split())
     assert "ddp flat: none of its 4 trials could be started" in said
-    assert not list(tmp_path.rglob("*.json")) + list(tmp_path.rglob("*.yaml"))
+    assert not list(here.rglob("*.json")) + list(here.rglob("*.yaml"))

@@ -57,7 +57,7 @@ def mission(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
     """Five arms, of which one is a second baseline and one a placebo, and the runs of the tuned study."""
     folder = tmp_path_factory.mktemp("mission")
     study_arms = arms(MISSION, folder)
-    return study_arms, written(study_arms, folder, seeds=(5, 6))
+    return study_arms, written(study_arms, folder)
 
 
 def test_every_arm_stands_in_it_as_it_was_composed_and_once_more_with_tuned_settings(mission: Tuned):
@@ -84,14 +84,10 @@ def test_the_tuned_baseline_has_second_ones_and_a_placebo_of_its_own(mission: Tu
     base = runs["ddp flat tuned"]
     same, fresh = runs["ddp flat tuned, same seeds"], runs["ddp flat tuned, fresh seeds"]
     placebo = runs["placebo tuned"]
-    assert [run.study.role for run in (base, same, fresh, placebo)] == [
-        "",
-        "same_seeds",
-        "fresh_seeds",
-        "placebo",
-    ]
-    assert [run.run.arm for run in (base, same, fresh, placebo)] == [
-        *("tuned", "tuned same_seeds", "tuned fresh_seeds", "tuned placebo")
+    roles = [(run.study.role, run.run.arm) for run in (base, same, fresh, placebo)]
+    assert roles == [
+        ("", "tuned"),
+        *((role, f"tuned {role}") for role in ("same_seeds", "fresh_seeds", "placebo")),
     ]
     assert (same.seed, fresh.seed) == (5, FRESH + 5)
     assert same.train.max_steps is not None
@@ -102,7 +98,7 @@ def test_the_tuned_baseline_has_second_ones_and_a_placebo_of_its_own(mission: Tu
 
 
 def test_an_arm_whose_default_wins_has_runs_of_its_own(tmp_path: Path):
-    runs = written(arms(TWO, tmp_path), tmp_path, settings={})
+    runs = written(arms(TWO, tmp_path), tmp_path, settings={}, seeds=(5, 6))
     default, tuned = runs["daso"], runs["daso tuned"]
     assert default.study.baseline == "", "ddp by nodes, which the study names, was left out"
     assert default.strategy == tuned.strategy

@@ -1,4 +1,4 @@
-"""Who runs these tests' programs: this user, and an ordinary one; and where they cannot run at all."""
+"""Who runs these tests' programs: an ordinary user; and where they cannot run at all."""
 
 import sys
 from collections.abc import Iterator
@@ -20,14 +20,8 @@ def _nodes_can_be_had() -> None:
         pytest.skip(reason)
 
 
-@pytest.fixture(params=["this user", "nobody"])
-def person(request: pytest.FixtureRequest) -> Iterator[Person]:
-    """This user; and nobody, for whom only root can run something: any other user is an ordinary one."""
-    if request.param == "this user":
-        with this_user() as made:
-            yield made
-    elif not may_administer():
-        pytest.skip("this user is an ordinary one already")
-    else:
-        with nobody() as made:
-            yield made
+@pytest.fixture
+def person() -> Iterator[Person]:
+    """Nobody, for whom only root can run something: any other user is an ordinary one."""
+    with nobody() if may_administer() else this_user() as made:
+        yield made

@@ -33,15 +33,10 @@ class Person:
     helpers: Path
     uid: int
 
-    def command(self, helper: str, *arguments: str) -> list[str]:
-        """The command line of a program of this folder."""
-        return [*self.python, str(self.helpers / helper), *arguments]
-
     def run(self, helper: str, *arguments: str) -> str:
         """What a program of this folder prints."""
-        done = subprocess.run(
-            self.command(helper, *arguments), capture_output=True, text=True, timeout=60, check=False
-        )
+        command = [*self.python, str(self.helpers / helper), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -67,21 +62,13 @@ def nobody() -> Iterator[Person]:
     try:
         stage.chmod(0o755)
         packages = sysconfig.get_paths()["purelib"]
-        seen = {
-            "python": sys.base_prefix,
-            "packages": packages,
-            "source/daso_bench": str(ROOT),
-            "helpers": str(HERE),
-        }
+        seen = {"python": sys.base_prefix, "packages": packages, "source/daso_bench": ROOT, "helpers": HERE}
         for name in (*seen, "own"):
             (stage / name).mkdir(parents=True)
         os.chown(stage / "own", entry.pw_uid, entry.pw_gid)
         binds = "".join(f"mount --bind '{path}' '{stage / name}'\n" for name, path in seen.items())
-        python = (
-            stage
-            / "python"
-            / Path(os.path.realpath(sys.executable)).relative_to(os.path.realpath(sys.base_prefix))
-        )
+        executable, prefix = os.path.realpath(sys.executable), os.path.realpath(sys.base_prefix)
+        python = stage / "python" / Path(executable).relative_to(prefix)
         variables = (
             f"HOME='{stage}/own' TMPDIR='{stage}/own' PYTHONDONTWRITEBYTECODE=1 "
             f"LD_LIBRARY_PATH='{stage}/python/lib' PYTHONPATH='{stage}/source:{stage}/packages'"

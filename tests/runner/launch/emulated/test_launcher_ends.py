@@ -2,23 +2,24 @@
 
 import os
 import signal
+import socket
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from launched import emulated, supervised, wait_for_checkpoint
-from leftovers import all_gone, holders, living, networks
-from real_runs import finished, history, launch, members, same_model
+from real_runs import alive, finished, history, launch, members, same_model
 from runs import config
 
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.training import checkpoint
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")
+GONE_S = 10.0
 CYCLING = {"warmup_epochs": 2, "cooldown_epochs": 2}
 # Steps of 20 ms, a checkpoint after each fourth: whoever sees one is in the middle of 60.
 LONG: dict[str, Any] = {
@@ -28,6 +29,32 @@ LONG: dict[str, Any] = {
 }
 
 
+def holders() -> set[int]:
+    """The processes that hold nodes for this one."""
+    found: set[int] = set()
+    for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
+        with suppress(OSError):
+            if b"emulated.namespaces" in Path(f"/proc/{child}/cmdline").read_bytes():
+                found.add(int(child))
+    return found
+
+
+def networks() -> tuple[set[str], list[str], set[str]]:
+    """This machine's links, its mounted namespaces, and those that `ip netns` has named."""
+    mounted = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if " - nsfs " in line]
+    folder = Path("/run/netns")
+    named = {path.name for path in folder.iterdir()} if folder.is_dir() else set[str]()
+    return {name for _, name in socket.if_nameindex()}, mounted, named
+
+
+def all_gone(pids: Callable[[], set[int]]) -> None:
+    """Wait until `pids` finds none. No process, so no namespace: these have no name and no mount."""
+    until = time.monotonic() + GONE_S
+    while pids() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert pids() == set()
+
+
 @contextmanager
 def nothing_left() -> Iterator[set[int]]:
     """The body adds the processes that are to be gone after it."""
@@ -35,7 +62,7 @@ def nothing_left() -> Iterator[set[int]]:
     assert not holders()
     yield pids
     assert pids
-    all_gone(lambda: living(pids))
+    all_gone(lambda: {pid for pid in pids if alive(pid)})
     assert not holders()
     assert networks() == before
 

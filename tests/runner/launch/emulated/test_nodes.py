@@ -24,6 +24,11 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="namespaces are 
 RATE = LinkConfig(rate_gbit=0.1)
 REFUSED = {"error": "[Errno 1] unshare: Operation not permitted", "cause": "unshare"}
 ASK = "from daso_bench.runner.launch.emulated.nodes import impossible; print(impossible())"
+# A user namespace of its own whose limit is that no more can be made.
+WITHOUT_NAMESPACES = (
+    *("unshare", "--user", "--map-root-user", "sh", "-c"),
+    *('echo 0 >/proc/sys/user/max_user_namespaces && exec "$@"', "sh"),
+)
 # Has the kernel refuse `unshare` to this process and its children, as a container's profile does.
 FORBID = """
 import ctypes, struct
@@ -188,6 +193,12 @@ def test_nodes_can_be_had_here_and_trying_leaves_no_process():
     before = children()
     assert impossible() is None
     assert children() == before
+
+
+def test_a_limit_of_no_namespaces_is_named_with_the_way_out():
+    said = asked(*WITHOUT_NAMESPACES)
+    assert "user.max_user_namespaces is 0; `sysctl -w user.max_user_namespaces=10000`" in said
+    assert "launcher.network=modelled needs none of this" in said
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="the system call's number")

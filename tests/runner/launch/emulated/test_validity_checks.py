@@ -23,7 +23,6 @@ from daso_bench.runner.launch.emulated import validity_checks
 from daso_bench.runner.launch.emulated.validity_checks import Cores, ValidityChecks, off_reason
 from daso_bench.runner.launch.rank_process import Meeting
 from daso_bench.runner.machine.cores import RunQueue
-from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 from daso_bench.strategies.errors import MachineError
 from daso_bench.strategies.topology import Group, Topology
 
@@ -355,29 +354,12 @@ def test_where_the_system_does_not_tell_the_run_stays_valid(clock: Any, tmp_path
     assert verdict["valid"] is True
 
 
-def launched(
-    results: Path,
-    *,
-    rate_gbit: float,
-    on_invalid: str = "record",
-    strategy: str = "ddp",
-    stall_s: float = 60,
-    **more: Any,
-) -> tuple[RunDirectory, Outcome]:
-    """A run as `daso-bench run` starts it, on a modelled network."""
-    cfg = config(strategy, results=results, **more)
-    cfg = dataclasses.replace(
-        cfg,
-        cluster=dataclasses.replace(cfg.cluster, links=LinksConfig(inter=LinkConfig(rate_gbit=rate_gbit))),
-        launcher=LocalConfig(network="modelled", on_invalid=on_invalid),
-    )
-    return launch(cfg, stall_s=stall_s)
-
-
 def test_ranks_that_send_other_sizes_than_others_check_the_same(tmp_path: Path):
     """Of a hierarchical sum in several buckets only leaders send between nodes."""
     keys = {"algorithm": "hierarchical", "bucket_mib": 0.01}
-    model = MLP(hidden=[64, 64])
-    _, outcome = launched(tmp_path, rate_gbit=0.01, epochs=1, keys=keys, model=model, stall_s=20)
+    cfg = config(keys=keys, model=MLP(hidden=[64, 64]), epochs=1, results=tmp_path)
+    slow = dataclasses.replace(cfg.cluster, links=LinksConfig(inter=LinkConfig(rate_gbit=0.01)))
+    launcher = LocalConfig(network="modelled", on_invalid="record")
+    _, outcome = launch(dataclasses.replace(cfg, cluster=slow, launcher=launcher), stall_s=20)
     assert outcome.status == "finished", outcome.details
     assert len(outcome.summary["validity"]["links"]) >= 2

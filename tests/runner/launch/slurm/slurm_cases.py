@@ -28,15 +28,10 @@ def config(*, ranks: tuple[int, ...] = (2, 2), seed: int = 0, results: Path, **l
     return dataclasses.replace(base, launcher=SlurmConfig(**asked))
 
 
-def directory(config: RunConfig) -> RunDirectory:
-    """Its folder, as the front end makes it."""
-    return RunDirectory.create(config.tree, config.results_dir)
-
-
 def a_run(results: Path, **keys: Any) -> tuple[RunDirectory, RunConfig]:
-    """A run with its folder."""
+    """A run with its folder, as the front end makes it."""
     made = config(results=results, **keys)
-    return directory(made), made
+    return RunDirectory.create(made.tree, made.results_dir), made
 
 
 def job_of(run: RunDirectory) -> str | None:

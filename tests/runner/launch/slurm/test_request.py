@@ -165,7 +165,7 @@ OUTER = {
     "PMIX_RANK": "2", "SUBMITIT_EXECUTOR": "slurm", "SLURM_JOB_GPUS": "0,1", "CUDA_VISIBLE_DEVICES": "0,1",
 }  # fmt: skip
 USER = {
-    "SBATCH_ACCOUNT": "phys",
+    "SBATCH_ACCOUNT": "me",
     "SBATCH_PARTITION": "long",
     "SBATCH_CONSTRAINT": "a100",
     "SALLOC_ACCOUNT": "x",

@@ -22,6 +22,9 @@ def job(state: str, reason: str = "", *, nodes: str = "", left_s: float | None =
     return QueuedJob(id="7_1", state=state, reason=reason, time_left_s=left_s, nodes=nodes)
 
 
+BACK = job("PENDING", "BeginTime")  # requeued
+
+
 def status(word: str, reason: str | None = None, *attempts: dict[str, Any]) -> dict[str, Any]:
     return {"status": word, "reason": reason, "attempts": list(attempts), "job": {"id": "7_1"}}
 
@@ -48,20 +51,10 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     ("given", "in_queue", "word", "reason"),
     [
         (status("queued"), job("PENDING", "Priority"), "queued", "waits: Priority"),
-        (
-            status("queued", "time limit of 10 min"),
-            job("PENDING", "BeginTime"),
-            "queued",
-            "waits: BeginTime (time limit of 10 min)",
-        ),
+        (status("queued", "time limit"), BACK, "queued", "waits: BeginTime (time limit)"),
         (status("queued"), job("RUNNING", nodes="n1"), "queued", None),  # it has not begun to speak yet
         (status("running", None, ELSEWHERE), job("RUNNING", nodes="n1"), "running", None),
-        (
-            status("failed", "node_fail: n2"),
-            job("PENDING", "BeginTime"),
-            "queued",
-            "waits: BeginTime (node_fail: n2)",
-        ),
+        (status("failed", "node_fail: n2"), BACK, "queued", "waits: BeginTime (node_fail: n2)"),
         (status("failed", SUPERVISOR_GONE, ELSEWHERE), job("RUNNING", nodes="n1"), "running", None),
         (status("failed", SUPERVISOR_GONE), job("PENDING", "x"), "queued", "waits: x (supervisor gone)"),
         (status("failed", "rank 1: boom"), job("COMPLETING"), "failed", "rank 1: boom"),
