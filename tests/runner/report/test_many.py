@@ -10,7 +10,7 @@ from sharing import Make, compared
 
 from daso_bench.runner.report import build
 from daso_bench.runner.report.plots.curves import curves, quartiles
-from daso_bench.runner.report.plots.style import drawing
+from daso_bench.runner.report.plots.pictures import drawing
 
 NAN = float("nan")
 LARGEST_PAGE_BYTES = 5e6  # of 1,000 runs

@@ -45,7 +45,7 @@ def test_a_section_without_anything_to_show_has_no_table_and_no_block(make_run: 
         "Which link is fast",
         "What the papers claim",
         "packed file",
-        "What tuning came to",
+        "What tuning found",
         "assumptions",
     ):
         assert heading not in page

@@ -6,12 +6,11 @@ from matplotlib.text import Text
 from sharing import Make, compared, table
 from test_report import Text as PageText
 
-from daso_bench.runner.report.build import report
+from daso_bench.runner.report.build import latex, report
 from daso_bench.runner.report.claims.speedups import all_speedups
 from daso_bench.runner.report.plots.curves import curves
+from daso_bench.runner.report.plots.pictures import drawing
 from daso_bench.runner.report.plots.saving_lanes import lanes
-from daso_bench.runner.report.plots.style import drawing
-from daso_bench.runner.report.tables import latex
 
 NAMES = [
     *("NA", "_x", "$x$", "a|b", "a\\|b", "<b>", "&lt;", "nan", "x,y", '"q"', "\\frac", "名前"),
