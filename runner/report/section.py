@@ -69,7 +69,10 @@ def one_each(
     alternative: Callable[[_T], str],
     narrow: Callable[[_T], Figure] | None = None,
 ) -> list[Plot]:
-    """A figure for each of `items`: `kind` for one, else `kind_1`, `kind_2`, …; its table is `kind` too."""
+    """A figure for each of `items`: `kind` for one, else `kind_1`, `kind_2`, …; its table is `kind` too.
+
+    `narrow`: draws it for a narrow window, where one figure does not serve both.
+    """
     return [
         Plot(
             file=f"{kind}_{number}" if len(items) > 1 else kind,
@@ -77,9 +80,8 @@ def one_each(
             caption=caption,
             table=kind,
             corner=corner(item),
-            draw=partial(draw, item),
             alternative=alternative(item),
-            narrow=partial(narrow, item) if narrow else None,
+            draw=tuple(partial(one, item) for one in (draw, narrow) if one),
         )
         for number, item in enumerate(items, 1)
     ]

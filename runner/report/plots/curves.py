@@ -51,7 +51,7 @@ def figures(comparison: Comparison, prefix: str) -> list[Plot]:
             caption=caption,
             table=table,
             corner=corner,
-            draw=draw,
+            draw=(draw,),
             alternative=f"{title} ({corner}): {arms}",
         )
         for file, title, caption, table, draw in shown
@@ -158,18 +158,18 @@ def quartiles(runs: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[float
 
 def arm_lines(
     lines: Mapping[str, Mapping[float, Sequence[float]]],
-    looks: Mapping[str, int],
-    places: Sequence[float],
+    comparisons: Mapping[float, Comparison],
     *,
     xlabel: str,
     ylabel: str,
     log_y: bool = False,
 ) -> Figure:
-    """A line for each arm over `places` on a logarithmic axis.
+    """A line for each arm over places on a logarithmic axis; `comparisons`: by place.
 
     `lines`: by label of an arm and place its value and the ends of its interval, or the value alone.
-    `looks`: the index of each arm's look. `log_y`: of the values; else a dotted line marks 1.
+    `log_y`: of the values; else a dotted line marks 1.
     """
+    looks = {arm.label: arm.index for comparison in comparisons.values() for arm in comparison.arms}
     figure = Figure(figsize=(WIDTH, 4.4))
     axes = figure.subplots()
     for label, line in lines.items():
@@ -181,7 +181,7 @@ def arm_lines(
         bars = ends if any(ends) else None
         axes.errorbar(xs, values, yerr=bars, label=name, **look, **style.line(looks[label]))
     axes.set_xscale("log")
-    axes.set_xticks(list(places))
+    axes.set_xticks(list(comparisons))
     axes.xaxis.set_major_formatter(numbers())
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel(xlabel)

@@ -49,8 +49,8 @@ class Plot:
     file: name of the files without ending; seeds the ids inside of the SVG. table: name of its CSV file.
     corner: what the figure itself says of where its numbers come from.
     alternative: the figure in words, for readers who cannot see it.
-    narrow: draws it for a narrow window; None if one figure serves both.
-    svg: None until it is drawn, and if it could not be drawn; `failure` then says why. narrow_svg: likewise.
+    draw: for a wide window, and for a narrow one where one figure does not serve both.
+    svgs: as many, once they are drawn; empty if one could not be drawn: `failure` then says why.
     """
 
     file: str
@@ -58,11 +58,9 @@ class Plot:
     caption: str
     table: str
     corner: str
-    draw: Callable[[], Figure]
     alternative: str
-    narrow: Callable[[], Figure] | None = None
-    svg: Markup | None = None
-    narrow_svg: Markup | None = None
+    draw: tuple[Callable[[], Figure], ...]
+    svgs: tuple[Markup, ...] = ()
     failure: str = ""
 
     @property
@@ -72,17 +70,19 @@ class Plot:
 
 
 def picture(plot: Plot, output: Path) -> Plot:
-    """Draw `plot` and write it to the folder `output` as SVG and as PDF."""
+    """Draw `plot` and write it, as for a wide window, to the folder `output` as SVG and as PDF."""
     try:
-        svg, pdf = _drawn(plot, plot.draw)
-        narrow = _drawn(plot, plot.narrow)[0] if plot.narrow else None
+        drawn = [_drawn(plot, draw) for draw in plot.draw]
     except Exception as error:
         return replace(plot, failure=f"not drawn: {type(error).__name__}: {error}")
+    (svg, pdf), *_ = drawn
     svg_file, pdf_file = plot.files
     (output / svg_file).write_text(svg, encoding="utf-8")
     (output / pdf_file).write_bytes(pdf)
-    narrow_svg = _inline(narrow, f"{plot.file}-narrow-") if narrow else None
-    return replace(plot, svg=_inline(svg, f"{plot.file}-"), narrow_svg=narrow_svg)
+    prefixes = (f"{plot.file}-", f"{plot.file}-narrow-")
+    return replace(
+        plot, svgs=tuple(_inline(svg, name) for (svg, _), name in zip(drawn, prefixes, strict=False))
+    )
 
 
 @contextmanager

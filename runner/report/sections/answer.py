@@ -3,12 +3,14 @@
 from functools import partial
 
 from .. import answers, words
-from ..answers import paper_table, setting
+from ..answers import in_order, paper_table, setting
 from ..claims.claim_tables import claim_rows, fairness_rows, speedup_rows
 from ..claims.judge import NO_ARM, JudgedClaim
+from ..claims.speedups import Speedups
 from ..data.arms import Comparison, row_of
 from ..plots.pictures import Plot
 from ..plots.saving_lanes import lanes
+from ..plots.style import swatch
 from ..section import Rows, Section, one_each
 
 TITLE = "Time saved by each arm"
@@ -92,21 +94,12 @@ a ratio takes three runs or more of ddp, or of study.baseline, and of another ar
 <details><summary>The numbers of every arm
 {{- ": " ~ speedups.comparison.study ~ ", " ~ section.title(speedups.comparison)
   if results.speedups | length > 1 }}</summary>
-{% set rows, lines = section.answers.paper_table(speedups), section.answers.in_order(speedups) %}
-<div class="wide" role="region" aria-label="Numbers of every arm" tabindex="0">
-<table><caption>Share of the time of <strong>{{ speedups.baseline.label }}</strong> that is saved, with
+{% call page.table("Numbers of every arm", section.numbers(speedups), text=("remarks",)) %}
+Share of the time of <strong>{{ speedups.baseline.label }}</strong> that is saved, with
 {{ "%g" | format(100 * speedups.level) }} % intervals; points: arm minus baseline.
 {% if speedups.budget_s %} A run that has not reached the target counts as a failure after
-{{ words.seconds(speedups.budget_s) }} of training.{% endif %}</caption>
-<thead><tr>{% for name in rows[0] %}<th scope="col">{{ name }}</th>{% endfor %}
-<th scope="col" class="text">remarks</th></tr></thead><tbody>
-{% for row in rows %}
-{% set line = lines[loop.index0] %}
-<tr><th scope="row">{{ swatch(line.arm.index) }}{{ row.arm }}</th>
-{% for cell in (row.values() | list)[1:] %}<td>{{ cell }}</td>{% endfor %}
-<td class="text">{{ line.notes | join("; ") }}</td></tr>
-{% endfor %}
-</tbody></table></div></details>
+{{ words.seconds(speedups.budget_s) }} of training.{% endif %}
+{% endcall %}</details>
 {% endfor %}
 """
 
@@ -124,6 +117,13 @@ a ratio takes three runs or more of ddp, or of study.baseline, and of another ar
     def title(self, comparison: Comparison) -> str:
         """Workload and cluster, and of tuned and the paper's settings which, where the report has both."""
         return ", ".join(filter(None, (setting(comparison), row_of(comparison, self.results.comparisons))))
+
+    def numbers(self, speedups: Speedups) -> Rows:
+        """The table of a comparison for a paper, with the looks of its arms and remarks."""
+        return [
+            {**row, "arm": swatch(line.arm.index) + row["arm"], "remarks": "; ".join(line.notes)}
+            for row, line in zip(paper_table(speedups), in_order(speedups), strict=True)
+        ]
 
     @property
     def not_compared(self) -> list[JudgedClaim]:

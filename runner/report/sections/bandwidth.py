@@ -161,8 +161,7 @@ def draw(bandwidth: Bandwidth) -> Figure:
     """A line for each arm over all rates at which its runs reached the target."""
     return arm_lines(
         {arm: {rate: (time_s,) for rate, time_s in line.items()} for arm, line in bandwidth.lines.items()},
-        looks_of(bandwidth.comparisons.values()),
-        list(bandwidth.comparisons),
+        bandwidth.comparisons,
         xlabel="rate of a card between nodes in Gbit/s",
         ylabel="time to target in seconds",
         log_y=True,

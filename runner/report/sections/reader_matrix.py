@@ -19,7 +19,7 @@ from ..data.means import over_runs
 from ..plots.curves import arm_lines
 from ..plots.pictures import Plot
 from ..plots.style import plain
-from ..section import Rows, Section, grouped, looks_of, one_each
+from ..section import Rows, Section, grouped, one_each
 from ..statistics.welch import welch
 from ..target import baseline_of, study_of
 
@@ -152,8 +152,7 @@ def draw(sizes: list[Reading]) -> Figure:
     """The gain of each arm with its interval, over all sizes of records."""
     return arm_lines(
         gains(sizes),
-        looks_of(comparison for comparison, _ in sizes),
-        [rows[0]["record_bytes"] for _, rows in sizes],
+        {rows[0]["record_bytes"]: comparison for comparison, rows in sizes},
         xlabel="bytes of a record",
         ylabel=f"times as fast as {plain(sizes[0][1][0]['baseline'], 30)}",
     )
