@@ -345,6 +345,7 @@ def test_native_is_one_process_of_all_cores_but_those_of_loaders_workers(
     assert (judged.verdict.word == "no verdict") is bool(said)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_page_has_the_matrix_and_its_table(make_run: Make, tmp_path: Path):
     made(make_run, tmp_path, STEADY)
     page = report(tmp_path, tmp_path / "out").read_text()

@@ -121,6 +121,7 @@ def test_worlds_and_sizes_are_never_mixed(make_study: Make) -> None:
     assert [of_arm(rows, "ddp", "seconds")[""] for rows in studies] == [40.0, 400.0, 40.0]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_page_shows_runs_under_assumptions_in_their_own_section_alone(
     make_study: Make, tmp_path: Path
 ) -> None:
