@@ -14,6 +14,8 @@ import pytest
 from sharing import Make, table
 
 from daso_bench.runner.report.build import report
+from daso_bench.runner.report.results import results_of
+from daso_bench.runner.report.sections.details import DetailsSection
 from daso_bench.strategies.errors import ConfigError
 
 DAMAGED = '{"kind": "evaluation", "step": 99, "acc'
@@ -217,6 +219,7 @@ def test_nothing_to_report_is_said(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_figures_tell_study_world_and_size_and_lead_to_commands(make_run: Make, tmp_path: Path) -> None:
     for world, size in (("local", "2 nodes"), ("simulated", "2 nodes"), ("simulated", "8 nodes")):
         make_run(tmp_path / "results", world=world, place={"size": size})
@@ -224,13 +227,11 @@ def test_figures_tell_study_world_and_size_and_lead_to_commands(make_run: Make, 
     source = report(tmp_path / "results", tmp_path / "out").read_text()
     page = Text(source)
     assert "studies other, quick" in page.text
-    places = ("real processes, 2 nodes", "simulated, 2 nodes", "simulated, 8 nodes")
-    for number, place in enumerate(places, 2):
-        assert f"small_cnn on digits, {place}" in page.text
-        for file in (tmp_path / "out").glob(f"{number}_*.svg"):
-            assert f"<!-- {place} -->" in file.read_text()
-    alternatives = [words for _, a in page.tags if (words := a.get("aria-label"))]
-    assert [sum(f"({place})" in words for words in alternatives) for place in places] == [3, 3, 3]
+    plots = DetailsSection(results_of(tmp_path / "results", "test", None)).plots()
+    places = ("real processes", "real processes, 2 nodes", "simulated, 2 nodes", "simulated, 8 nodes")
+    assert [plot.corner for plot in plots] == [place for place in places for _ in range(3)]
+    assert all(f"({plot.corner})" in plot.alternative for plot in plots)
+    assert all(f"small_cnn on digits, {place}" in page.text for place in places)
     assert page.text.count("simulated: real gradients") == 2, "two comparisons"
     figures = re.findall(r"<figure>.*?</figure>", source, re.DOTALL)
     links = [re.findall(r'href="#(.*?)"', figure)[-1] for figure in figures]
