@@ -18,18 +18,11 @@ from ..section import Rows, Section
 from ..statistics.reached import median_s, wilson
 from ..target import budget_s, way
 
+SECOND = {"same_seeds": "second baseline, same seeds", "fresh_seeds": "second baseline, fresh seeds"}
 # Fields of an evaluation's row in metrics.jsonl, before and after those of the metric.
 PLACE = (
-    "attempt",
-    "index",
-    "step",
-    "epoch",
-    "samples",
-    "train_s",
-    "wall_s",
-    "eval_s",
-    "make_model_s",
-    "split",
+    *("attempt", "index", "step", "epoch", "samples", "train_s", "wall_s", "eval_s"),
+    *("make_model_s", "split"),
 )
 NUMBERS = ("count", "loss", "train_loss", "learning_rate", "samples_per_s")
 
@@ -137,7 +130,7 @@ What sets the arms apart; the commands have all settings.
     def notes_of(run: Run, mixed: bool) -> list[str]:
         """What sets a run apart. `mixed`: whether the times of only some runs of its comparison are valid."""
         notes = {
-            run.role.replace("_", " "): run.role,
+            SECOND.get(run.role, run.role.replace("_", " ")): run.role,
             run.state: run.state != "finished",
             "invalid": run.invalid,
             "resumed: useful time": run.resumed,

@@ -94,16 +94,17 @@ class SensitivitySection(Section):
 <p>Every arm ran as configured and again under each assumption, one at a time. Two arms that have a time under
 all of them keep their order if their ranges, from least to most, do not overlap. Under each assumption:
 <a href="sensitivity.csv">sensitivity.csv</a>.</p>
-{% call page.table("Arms under assumptions", section.ranges(comparisons)) %}
-Times as fast as the first arm, geometric means. Assumptions: under how many of them, the configured ones
-included, both have a time.
+{% set size = comparisons[0].size %}
+{% call page.table("Arms under assumptions" ~ (", " ~ size if size), section.ranges(comparisons)) %}
+Times as fast as {{ section.looks_of(comparisons) | first }}, geometric means. Assumptions: under how
+many of them, the configured ones included, both have a time.
 {{ page.chips(runs | map(attribute="labels") | sum(start=[]) | unique) }}
 {% endcall %}
 {{ page.commands("commands-assumed-" ~ loop.index, arms) }}
 </section>
 {% endfor %}
 """
-    ranges = staticmethod(ranges)
+    looks_of, ranges = staticmethod(looks_of), staticmethod(ranges)
 
     @cached_property
     def studies(self) -> list[list[Comparison]]:
