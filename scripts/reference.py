@@ -33,6 +33,7 @@ import yaml
 
 from daso_bench.runner.config import groups
 from daso_bench.runner.report import simulation_errors
+from daso_bench.runner.report.statistics.model_error import reference_pairs
 
 ROOT = groups.CONF.parent
 REFERENCE = ROOT / "results" / "reference"
@@ -249,7 +250,7 @@ def _errors() -> list[str]:
         + ["|---|---|---|---|---|"]
         + [
             f"| {kind} | {of['count']} | {of['bias']:+.3f} | {of['median']:.3f} | {of['p95']:.3f} |"
-            for kind, of in simulation_errors.reference().errors.items()
+            for kind, of in simulation_errors.validate(reference_pairs()).errors.items()
         ]
     )
 

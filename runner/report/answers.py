@@ -14,7 +14,7 @@ from .claims.judge import JudgedClaim
 from .claims.paper_claims import gain_words
 from .claims.speedups import Speedups
 from .data.arms import Comparison
-from .data.load import Run
+from .data.load import Run, value_at
 from .data.metric import METRICS
 from .statistics.several_arms import EACH_SIDE
 
@@ -24,20 +24,17 @@ MARGIN_POINTS = 0.5  # so much less accuracy counts as equal, as in a claim that
 def setting(comparison: Comparison) -> str:
     """Workload and cluster in a few words: `small_cnn/digits over 4×4 GPUs at 1 Gbit/s`."""
     clusters = words.listed(sorted({_cluster(run) for run in comparison.runs}))
-    return ", ".join(
-        part for part in (f"{comparison.model}/{comparison.dataset} over {clusters}", comparison.size) if part
-    )
+    place = f"{comparison.model}/{comparison.dataset} over {clusters}"
+    return ", ".join(filter(None, (place, comparison.size)))
 
 
 def _cluster(run: Run) -> str:
-    cluster = run.config.get("cluster") or {}
-    nodes, ranks = cluster.get("nodes"), cluster.get("ranks_per_node")
+    nodes, ranks = (value_at(run.config, "cluster", key) for key in ("nodes", "ranks_per_node"))
     counts = ranks if isinstance(ranks, list) else [ranks]
     shape = f"{nodes}×{counts[0]}" if len(set(counts)) == 1 else "+".join(map(str, counts))
-    kind = (cluster.get("device") or {}).get("kind")
-    kinds = [kind] if isinstance(kind, str) else sorted(set(kind or ()))
-    devices = " and ".join(filter(None, kinds)) or "ranks"
-    rate = ((cluster.get("links") or {}).get("inter") or {}).get("rate_gbit")
+    kind = value_at(run.config, "cluster", "device", "kind") or []
+    devices = " and ".join(filter(None, [kind] if isinstance(kind, str) else sorted(set(kind)))) or "ranks"
+    rate = value_at(run.config, "cluster", "links", "inter", "rate_gbit")
     return f"{shape} {devices}" + (f" at {rate:g} Gbit/s" if isinstance(rate, int | float) else "")
 
 
@@ -66,34 +63,32 @@ def recommendation(speedups: Speedups) -> str:
 
     Arms that may not be compared are never recommended, and a gain with less accuracy is named with its loss.
     """
-    found: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    found: dict[str, dict[str, str]] = defaultdict(dict)  # kind of finding -> label -> clause
     for line in in_order(speedups):
-        group, clause = _finding(speedups, line)
-        found[group].append((line.arm.label, clause))
-    names = {group: words.listed([label for label, _ in arms]) for group, arms in found.items()}
-    lead = "no arm is recommended"
+        kind, clause = _finding(speedups, line)
+        found[kind][line.arm.label] = clause
+    lead, gains = "no arm is recommended", [*found["equal"].items(), *found["reserve"].items()]
     if found["equal"]:
-        lead = "{} is recommended: it {}".format(*found["equal"][0])
+        label, clause = gains.pop(0)
+        lead = f"{label} is recommended: it {clause}"
     elif speedups.forbidden:
         lead += f" ({'; '.join(speedups.forbidden)})"
-    clauses = [lead, *(f"{label} {clause}" for label, clause in found["equal"][1:] + found["reserve"])]
-    if unsure := [f"{label} ({clause})" for label, clause in found["open"]]:
-        loss = f"a loss of more than {MARGIN_POINTS} points of {speedups.comparison.metric.name}"
-        clauses.append(f"time is saved by {words.listed(unsure)}, but {loss} is not excluded")
-    if "slower" in names:
-        clauses.append(f"slower than the baseline: {names['slower']}")
-    slower = [label for label, _ in found["slower"]]
+    loss = f"a loss of more than {MARGIN_POINTS} points of {speedups.comparison.metric.name}"
     late = [line.arm.label for line in speedups.lines if _later_at_target(speedups, line)]
-    if late := [label for label in late if label not in slower]:
-        clauses.append(f"slower {to_target_words(speedups)}: {words.listed(late)}")
-    if "nothing" in names:
-        unknown = not speedups.forbidden and speedups.fixed_floor.floor is None
-        why = ", because the noise of the baseline was not measured" if unknown else ""
-        clauses.append(f"for {names['nothing']} nothing is shown{why}")
-    reasons: dict[str, list[str]] = defaultdict(list)
-    for label, why in found["not comparable"]:
-        reasons[why].append(label)
-    clauses += [f"{words.listed(labels)} may not be compared ({why})" for why, labels in reasons.items()]
+    unknown = not speedups.forbidden and speedups.fixed_floor.floor is None
+    why_nothing = ", because the noise of the baseline was not measured" if unknown else ""
+    lists = {  # clause -> the arms that it names
+        f"time is saved by {{}}, but {loss} is not excluded": [
+            f"{label} ({saving})" for label, saving in found["open"].items()
+        ],
+        "slower than the baseline: {}": [*found["slower"]],
+        f"slower {to_target_words(speedups)}: {{}}": [arm for arm in late if arm not in found["slower"]],
+        f"for {{}} nothing is shown{why_nothing}": [*found["nothing"]],
+    }
+    for label, why in found["not comparable"].items():
+        lists.setdefault(f"{{}} may not be compared ({why})", []).append(label)
+    clauses = [lead, *(f"{label} {clause}" for label, clause in gains)]
+    clauses += [text.replace("{}", words.listed(arms), 1) for text, arms in lists.items() if arms]
     start = "Exploratory: on" if speedups.exploratory else "On"
     return f"{start} {setting(speedups.comparison)}, {'; '.join(clauses)}."
 
@@ -107,9 +102,9 @@ def _finding(speedups: Speedups, line: ArmSpeedup) -> tuple[str, str]:
     floor = (speedups.fixed_floor, speedups.target_floor)[place].floor
     if ratio is None or floor is None or speedups.forbidden:
         return "nothing", ""
-    if ratio.high < 1 / (1 + floor) and no_loss is not None and no_loss <= EACH_SIDE:
+    if ratio.high < 1 / (1 + floor) and _shown(no_loss):
         return "slower", ""
-    if ratio.low <= 1 + floor or no_gain is None or no_gain > EACH_SIDE:
+    if ratio.low <= 1 + floor or not _shown(no_gain):
         return "nothing", ""
     metric, goal = speedups.comparison.metric.name, f" {to_target_words(speedups)}"
     gain = f"saves {words.saving(ratio)} of the baseline's time{goal * place}"
@@ -118,7 +113,7 @@ def _finding(speedups: Speedups, line: ArmSpeedup) -> tuple[str, str]:
     if line.quality is None:
         return "reserve", f"{gain}, but its {metric} was not compared"
     ends = line.quality.interval
-    if ends.high < 0 and line.holm_points_lost is not None and line.holm_points_lost <= EACH_SIDE:
+    if ends.high < 0 and _shown(line.holm_points_lost):
         return "reserve", f"{gain} but loses {words.two(-line.quality.difference)} points of {metric}"
     if ends.low < -MARGIN_POINTS:
         return "open", words.saving(ratio) + goal * place
@@ -128,10 +123,14 @@ def _finding(speedups: Speedups, line: ArmSpeedup) -> tuple[str, str]:
     return "equal", f"{gain} at equal {metric}{also}"
 
 
+def _shown(p: float | None) -> bool:
+    """Whether a one-sided p, adjusted for all arms, shows the opposite."""
+    return p is not None and p <= EACH_SIDE
+
+
 def _later_at_target(speedups: Speedups, line: ArmSpeedup) -> bool:
     """Whether the arm is shown to reach the target later, after correction for all arms."""
-    ratio, no_loss = line.to_target, line.holm_loss[1]
-    shown = ratio is not None and ratio.high < 1 and no_loss is not None and no_loss <= EACH_SIDE
+    shown = line.to_target is not None and line.to_target.high < 1 and _shown(line.holm_loss[1])
     return shown and not speedups.not_comparable(line.arm) and not speedups.forbidden
 
 
@@ -183,10 +182,10 @@ def figure_in_words(speedups: Speedups) -> str:
 
 def paper_rows(speedups: Speedups, judged: Iterable[JudgedClaim]) -> list[dict[str, str]]:
     """One row a paper: its name, what it claims, what was measured here, and the verdict in a sentence."""
-    by_paper: dict[str, list[JudgedClaim]] = {}
+    by_paper: dict[str, list[JudgedClaim]] = defaultdict(list)
     for one in judged:
         if one.comparison is speedups.comparison:
-            by_paper.setdefault(one.claim.paper.title, []).append(one)
+            by_paper[one.claim.paper.title].append(one)
     return [_paper_row(speedups, group) for group in by_paper.values()]
 
 
@@ -198,16 +197,16 @@ def _paper_row(speedups: Speedups, group: Sequence[JudgedClaim]) -> dict[str, st
         for line in speedups.lines
         if line.arm.label in arms and line.fixed_work
     ]
-    verdicts: dict[str, dict[str, None]] = {}  # with its first reason -> the claims that got it
+    claims: dict[str, dict[str, None]] = defaultdict(dict)  # by verdict with its first reason
     for one in group:
         why = next(iter((*one.verdict.remarks, *one.verdict.reasons)), "")
-        about = one.claim.headline.replace("fixed_work", "same epochs").replace("_", " ")
-        verdicts.setdefault(one.verdict.word + (f" ({why})" if why else ""), {})[about] = None
+        headline = one.claim.headline.replace("fixed_work", "same epochs").replace("_", " ")
+        claims[one.verdict.word + (f" ({why})" if why else "")][headline] = None
     return {
         "paper": f"{first.paper.authors.split(',')[0].split()[-1]} {first.paper.year} ({first.file.stem})",
         "title": first.paper.reference,
         "claims": "; ".join(dict.fromkeys(gain_words(one.claim) for one in group)),
         "measured": "; ".join(measured)
         or next((one.measured for one in group if one.measured), words.MISSING),
-        "verdict": "; ".join(f"{words.listed(list(names))}: {said}" for said, names in verdicts.items()),
+        "verdict": "; ".join(f"{words.listed([*names])}: {verdict}" for verdict, names in claims.items()),
     }

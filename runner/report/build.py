@@ -1,24 +1,26 @@
 """`report(directory, output)`: one offline page, tables and figures as files, from run directories alone."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module, resources
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
+from typing import Any
 
+import pandas as pd
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from ...strategies.errors import ConfigError
 from ..machine.folders import writing
+from ..records.json_lines import encode
 from . import sections, words
-from .plots.arm_style import swatch
 from .plots.pictures import picture
+from .plots.style import swatch
 from .reproduce import command_of, script_of
 from .results import Results, results_of
 from .section import Section
-from .tables import latex, write_csv
 
 SECTIONS = "sections"  # the folder of sections in --config-dir
 MANY_RUNS = 100  # of more in one comparison the commands are a script
@@ -33,9 +35,8 @@ def report(directory: Path, output: Path, config_dir: Path | None = None) -> Pat
     the disk is full.
     """
     output = Path(output)
-    folders = [config_dir] if config_dir else []
     results = results_of(Path(directory), "report", config_dir)
-    made = [section(results) for section in section_classes(folders)]
+    made = [section(results) for section in section_classes([config_dir] if config_dir else [])]
     with writing(f"report {output}"):
         output.mkdir(parents=True, exist_ok=True)
         # Tables first: a figure that fails must not cost them.
@@ -46,14 +47,27 @@ def report(directory: Path, output: Path, config_dir: Path | None = None) -> Pat
 
 
 def _write_tables(section: Section, output: Path) -> list[str]:
-    """Returns the names of the files."""
-    printed = section.printed()
-    tables = {**section.tables(), **printed}
+    """Write the tables that have rows; returns the names of the files."""
+    printed = {name: latex(rows) for name, rows in section.printed().items() if rows}
+    tables = {name: rows for name, rows in {**section.tables(), **section.printed()}.items() if rows}
     for name, rows in tables.items():
         write_csv(output / f"{name}.csv", rows)
-    for name, rows in printed.items():
-        (output / f"{name}.tex").write_text(latex(rows), encoding="utf-8")
+    for name, text in printed.items():
+        (output / f"{name}.tex").write_text(text, encoding="utf-8")
     return [f"{name}.csv" for name in tables] + [f"{name}.tex" for name in printed]
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """One header, one line per row; a missing value is empty, NaN is `NaN`, infinity is `Infinity`."""
+    cells = [{key: encode(value) for key, value in row.items()} for row in rows]
+    frame = pd.DataFrame(cells, dtype=object)
+    frame.where(frame.notna(), None).to_csv(path, index=False, lineterminator="\n", encoding="utf-8")
+
+
+def latex(rows: Sequence[Mapping[str, str]]) -> str:
+    """A tabular with the rules of the package booktabs, special signs escaped; a cell is one line."""
+    cells = [{key: words.printable(" ".join(cell.split("\n"))) for key, cell in row.items()} for row in rows]
+    return pd.DataFrame(cells).to_latex(index=False, escape=True)
 
 
 def section_classes(folders: Sequence[Path]) -> list[type[Section]]:
@@ -62,8 +76,7 @@ def section_classes(folders: Sequence[Path]) -> list[type[Section]]:
     Raises ConfigError for a file that cannot be imported or holds no section.
     """
     modules = [import_module(f"{sections.__name__}.{info.name}") for info in iter_modules(sections.__path__)]
-    files = [file for folder in folders for file in sorted((folder / SECTIONS).glob("*.py"))]
-    modules += [_imported(file) for file in files]
+    modules += [_imported(file) for folder in folders for file in sorted((folder / SECTIONS).glob("*.py"))]
     return sorted((kind for module in modules for kind in _sections_in(module)), key=lambda kind: kind.order)
 
 
@@ -97,22 +110,13 @@ def _page(
         lstrip_blocks=True,
         loader=FunctionLoader(lambda name: (folder / name).read_text(encoding="utf-8")),
     )
-    environment.globals.update(
-        results=results,
-        words=words,
-        swatch=swatch,
-        command_of=command_of,
-        script_of=script_of,
-        many=MANY_RUNS,
-        own=own,
-    )
+    commands = {"command_of": command_of, "script_of": script_of, "many": MANY_RUNS, "own": own}
+    environment.globals.update(results=results, words=words, swatch=swatch, **commands)
     environment.globals["page"] = environment.get_template("macros.html.j2").module
-    blocks = []
+    blocks = list[Markup]()
     for section in made:
         pictures = [picture(plot, output) for plot in section.plots()]
-        blocks.append(environment.from_string(section.template).render(section=section, pictures=pictures))
-    return environment.get_template("page.html.j2").render(
-        blocks=[Markup(block) for block in blocks],
-        tables=tables,
-        css=Markup((folder / "style.css").read_text(encoding="utf-8")),
-    )
+        template = environment.from_string(section.template)
+        blocks.append(Markup(template.render(section=section, pictures=pictures)))
+    css = Markup((folder / "style.css").read_text(encoding="utf-8"))
+    return environment.get_template("page.html.j2").render(blocks=blocks, tables=tables, css=css)

@@ -1,13 +1,13 @@
 """`daso-bench report --diff A B`: what changed in configuration, environment and numbers."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..records.display import make_console, say
+from ..records.display import make_console, say, size
 from . import words
 from .data.arms import Arm, common_settings, compare
 from .data.examination import examined
@@ -15,12 +15,6 @@ from .data.load import Run, load_runs
 from .data.means import bytes_mean, final_mean, rate_mean, target_mean, train_mean
 
 MISSING = "not there"
-Place = tuple[str, str, str, str, str, str]
-"""Model, data, world, size, assumption and label: the arm that two sets of results have in common."""
-Change = tuple[str, str, str]
-"""A key, and its values in A and B."""
-Number = tuple[str, str, str, str]
-"""A name, its values in A and B, and B over A."""
 
 
 def show_diff(folder_a: Path, folder_b: Path) -> int:
@@ -30,56 +24,64 @@ def show_diff(folder_a: Path, folder_b: Path) -> int:
     say(console, f"A: {folder_a}\nB: {folder_b}")
     _show(console, "environment", changes(*map(_environment, sets)))
     of_a, of_b = map(arms_of, sets)
-    for place in of_a:  # studies may have other names
-        if place in of_b:
-            a, b = of_a[place], of_b[place]
+    for title, a in of_a.items():
+        if b := of_b.get(title):
             say(console, "")
-            say(console, _title(place), "bold")
+            say(console, title, "bold")
             say(console, f"  runs  {len(a.counted)}, {len(b.counted)}")
             _show(console, "  configuration", changes(common_settings(a.runs), common_settings(b.runs)))
             _show(console, "  numbers: A, B and B over A", numbers(a, b))
-    for name, places, others in (("A", of_a, of_b), ("B", of_b, of_a)):
-        for place in places:
-            if place not in others:
-                say(console, f"only in {name}: {_title(place)}")
+    for name, titles, others in (("A", of_a, of_b), ("B", of_b, of_a)):
+        for title in titles:
+            if title not in others:
+                say(console, f"only in {name}: {title}")
     return 0
 
 
-def changes(a: dict[str, str], b: dict[str, str]) -> list[Change]:
-    """Every key whose value differs."""
+def changes(a: Mapping[str, str], b: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """Every key whose value differs, with its values in A and B."""
     every = [(key, a.get(key, MISSING), b.get(key, MISSING)) for key in sorted({*a, *b})]
     return [(key, of_a, of_b) for key, of_a, of_b in every if of_a != of_b]
 
 
-def arms_of(runs: Sequence[Run]) -> dict[Place, Arm]:
-    """The arms of a set of results, each by what names it in another set."""
-    arms: dict[Place, Arm] = {}
+def arms_of(runs: Iterable[Run]) -> dict[str, Arm]:
+    """The arms of a set of results by title: all that names an arm but its study, which may differ."""
+    arms: dict[str, Arm] = {}
     for c in compare(runs):
+        parts = (f"{c.model} on {c.dataset}", words.world(c.world), c.size, c.assumption)
+        place = ", ".join(filter(None, parts))
         for arm in c.arms:
-            arms.setdefault((c.model, c.dataset, c.world, c.size, c.assumption, arm.label), arm)
+            arms.setdefault(f"{arm.label} ({place})", arm)
     return arms
 
 
-def numbers(a: Arm, b: Arm) -> list[Number]:
-    """The numbers of an arm that both sets have."""
-    of_a, of_b = _values(a), _values(b)
-    names = ("time of all work", "time to target", "samples per second", f"final {a.runs[0].judged_by.name}")
-    bytes_names = (f"bytes {where}" for where in words.LINKS.values())
-    say = (words.seconds, words.seconds, words.rate, words.share, words.size, words.size)
+def numbers(a: Arm, b: Arm) -> list[tuple[str, str, str, str]]:
+    """The numbers of an arm that both sets have: name, value in A and B, and B over A."""
     return [
-        (name, tell(x), tell(y), words.ratio(y / x) if x and y is not None else "")
-        for name, tell, x, y in zip((*names, *bytes_names), say, of_a, of_b, strict=True)
+        (name, _cell(name, x), _cell(name, y), words.number(y / x, 3) if x and y is not None else "")
+        for (name, x), y in zip(_values(a).items(), _values(b).values(), strict=True)
     ]
 
 
-def _values(arm: Arm) -> list[float | None]:
+def _values(arm: Arm) -> dict[str, float | None]:
     """Means of an arm, of a single run its own number; no interval: nothing has compared the two sets."""
-    if len(arm.counted) == 1:
-        (run,) = arm.counted
-        sizes = [run.payload_bytes(link) for link in words.LINKS]
-        return [run.train_s, run.to_target_s, run.samples_per_s, run.final, *sizes]
-    sizes = [bytes_mean(arm, link) for link in words.LINKS]
-    return [train_mean(arm), target_mean(arm), rate_mean(arm), final_mean(arm), *sizes]
+    (run,) = arm.counted if len(arm.counted) == 1 else (None,)
+    return {
+        "time of all work": run.train_s if run else train_mean(arm),
+        "time to target": run.to_target_s if run else target_mean(arm),
+        "samples per second": run.samples_per_s if run else rate_mean(arm),
+        f"final {arm.runs[0].judged_by.name}": run.final if run else final_mean(arm),
+        "bytes inside nodes": run.payload_bytes("intra") if run else bytes_mean(arm, "intra"),
+        "bytes between nodes": run.payload_bytes("inter") if run else bytes_mean(arm, "inter"),
+    }
+
+
+def _cell(name: str, value: float | None) -> str:
+    if name.startswith("time"):
+        return words.seconds(value)
+    if name.startswith("bytes") and value is not None:
+        return size(value)
+    return words.number(value, 4 if name.startswith("final") else None)
 
 
 def _environment(runs: Sequence[Run]) -> dict[str, str]:
@@ -94,20 +96,12 @@ def _environment(runs: Sequence[Run]) -> dict[str, str]:
     }
 
 
-def _title(place: Place) -> str:
-    model, dataset, world, size, assumption, label = place
-    where = [f"{model} on {dataset}", words.world(world), size, assumption]
-    return f"{label} ({', '.join(part for part in where if part)})"
-
-
-def _show(console: Console, what: str, rows: Sequence[Change] | Sequence[Number]) -> None:
+def _show(console: Console, what: str, rows: Sequence[Sequence[str]]) -> None:
     if not rows:
         say(console, f"{what}: nothing changed")
         return
     say(console, what)
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for _ in rows[0]:
-        table.add_column(overflow="fold")
+    table = Table.grid(padding=(0, 2))
     for key, *cells in rows:
-        table.add_row(Text(f"    {key}"), *map(Text, cells))
+        table.add_row(*(Text(cell, overflow="fold") for cell in (f"    {key}", *cells)))
     console.print(table)

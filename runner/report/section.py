@@ -1,15 +1,15 @@
 """The contract of a section: tables, figures and a block of the page, in one file of `sections/`."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
+
+from matplotlib.figure import Figure
 
 from .data.arms import Comparison
 from .plots.pictures import Plot
 from .results import Results
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Rows = list[dict[str, Any]]
 _T = TypeVar("_T")
@@ -32,7 +32,7 @@ class Section:
         self.results = results
 
     def tables(self) -> dict[str, Rows]:
-        """The rows of each table to be written, by its name (`NAME.csv`)."""
+        """The rows of each table by its name; one that has rows is written as `NAME.csv`."""
         return {}
 
     def printed(self) -> dict[str, Rows]:
@@ -44,9 +44,12 @@ class Section:
         return []
 
 
-def with_rows(**tables: Rows) -> dict[str, Rows]:
-    """The tables that have a row."""
-    return {name: rows for name, rows in tables.items() if rows}
+def grouped(items: Iterable[_T], key: Callable[[_T], Hashable]) -> list[list[_T]]:
+    """The items of each key together, in the order of the first of each."""
+    groups: dict[Hashable, list[_T]] = defaultdict(list)
+    for item in items:
+        groups[key(item)].append(item)
+    return list(groups.values())
 
 
 def looks_of(comparisons: Iterable[Comparison]) -> dict[str, int]:
@@ -62,11 +65,14 @@ def one_each(
     title: str,
     caption: str,
     corner: Callable[[_T], str],
-    draw: "Callable[[_T], Figure]",
+    draw: Callable[[_T], Figure],
     alternative: Callable[[_T], str],
-    narrow: "Callable[[_T], Figure] | None" = None,
+    narrow: Callable[[_T], Figure] | None = None,
 ) -> list[Plot]:
-    """A figure for each of `items`: `kind` for one, else `kind_1`, `kind_2`, …; its table is `kind` too."""
+    """A figure for each of `items`: `kind` for one, else `kind_1`, `kind_2`, …; its table is `kind` too.
+
+    `narrow`: draws it for a narrow window, where one figure does not serve both.
+    """
     return [
         Plot(
             file=f"{kind}_{number}" if len(items) > 1 else kind,
@@ -74,9 +80,8 @@ def one_each(
             caption=caption,
             table=kind,
             corner=corner(item),
-            draw=partial(draw, item),
             alternative=alternative(item),
-            narrow=partial(narrow, item) if narrow else None,
+            draw=tuple(partial(one, item) for one in (draw, narrow) if one),
         )
         for number, item in enumerate(items, 1)
     ]

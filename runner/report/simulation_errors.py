@@ -11,18 +11,17 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+import pandas as pd
+
 from ...strategies.errors import ConfigError
 from ..records.run_directory import FAILED, OK
-from . import words
 from .data.load import Run, find_runs, load_run, without_copies
-from .statistics.model_error import Pair, by_configuration, reference_pairs, size, speedup_errors
-from .tables import write_csv
+from .statistics.model_error import Pair, by_configuration, size, speedup_errors
 
 GAP = 0.05  # strategies closer than that have no order to get right
 LIMITS = {"step time": (0.05, 0.15), "speed-up": (0.03, 0.08), "time to target": (0.05, 0.15)}
@@ -47,22 +46,21 @@ class Validation:
     @property
     def short(self) -> list[str]:
         """Which limits are exceeded, in words."""
-        exceeded = [
-            f"{kind}: median {spread['median']:.1%} (limit {at_median:.0%}), "
-            f"95th percentile {spread['p95']:.1%} (limit {at_p95:.0%})"
-            for kind, spread in self.errors.items()
-            for at_median, at_p95 in [LIMITS[kind]]
-            if spread["median"] > at_median or spread["p95"] > at_p95
-        ]
+        exceeded = list[str]()
+        for kind, of in self.errors.items():
+            at_median, at_p95 = LIMITS[kind]
+            if of["median"] > at_median or of["p95"] > at_p95:
+                exceeded.append(
+                    f"{kind}: median {of['median']:.1%} (limit {at_median:.0%}), "
+                    f"95th percentile {of['p95']:.1%} (limit {at_p95:.0%})"
+                )
         if self.orders_right < ORDER_LIMIT * self.orders:
             exceeded.append(f"order: {self.orders_right} of {self.orders} right (limit {ORDER_LIMIT:.0%})")
         return exceeded
 
     def sentence(self) -> str:
-        """In one sentence, for figures of virtual time."""
-        kinds = [
-            f"{kind} {spread['median']:.1%} ({spread['p95']:.1%})" for kind, spread in self.errors.items()
-        ]
+        """All errors in one sentence."""
+        kinds = [f"{kind} {of['median']:.1%} ({of['p95']:.1%})" for kind, of in self.errors.items()]
         return (
             f"Median error (95th percentile) against {self.pairs} runs on {self.configurations} emulated "
             f"clusters of 2 to 4 ranks, whose links and devices are what was put in: {', '.join(kinds)}; "
@@ -72,14 +70,11 @@ class Validation:
 
 def validate(pairs: Sequence[Pair]) -> Validation:
     """The errors of `pairs`."""
+    targets = [pair for pair in pairs if pair["emulated_target_s"] and pair["simulated_target_s"]]
     errors = {
         "step time": [pair["simulated_step_s"] / pair["emulated_step_s"] - 1 for pair in pairs],
         "speed-up": [math.expm1(error.log) for error in speedup_errors(pairs)],
-        "time to target": [
-            pair["simulated_target_s"] / pair["emulated_target_s"] - 1
-            for pair in pairs
-            if pair["emulated_target_s"] and pair["simulated_target_s"]
-        ],
+        "time to target": [pair["simulated_target_s"] / pair["emulated_target_s"] - 1 for pair in targets],
     }
     orders = [
         (gap > 1) == (first["simulated_step_s"] > second["simulated_step_s"])
@@ -103,22 +98,6 @@ def validate(pairs: Sequence[Pair]) -> Validation:
         orders=len(orders),
         orders_right=sum(orders),
     )
-
-
-@cache
-def reference() -> Validation:
-    """What the project itself has measured and keeps."""
-    return validate(reference_pairs())
-
-
-def where(world: str, size: str) -> str:
-    """World and size of a figure's numbers, and of virtual time its known error: a figure travels alone."""
-    parts = [words.world(world), *([size] if size else [])]
-    if world == "simulated":
-        error = reference().errors["speed-up"]
-        off = f"off by {error['median']:.1%}, at the 95th percentile {error['p95']:.1%}"
-        parts.append(f"ratios on emulated clusters {off}")
-    return ", ".join(parts)
 
 
 def overlap_of(runs: Iterable[Run]) -> list[tuple[str, bool]]:
@@ -153,18 +132,13 @@ def pairs_of(runs: Iterable[Run]) -> tuple[list[dict[str, Any]], int]:
         elif run.state == "finished" and run.train_s and run.summary.get("steps"):
             world = "simulated" if run.world == "simulated" else "emulated"
             by_run[run.study, run.size, run.arm_name or run.strategy, str(run.seed)][world] = run
-    pairs = [
-        {
-            "study": study,
-            "configuration": configuration,
-            "arm": arm,
-            "seed": seed,
-            **{f"{world}_step_s": _step_s(both[world]) for world in ("emulated", "simulated")},
-            **{f"{world}_target_s": both[world].to_target_s for world in ("emulated", "simulated")},
-        }
-        for (study, configuration, arm, seed), both in sorted(by_run.items())
-        if len(both) == 2
-    ]
+    pairs: list[dict[str, Any]] = []
+    for place, both in sorted(by_run.items(), key=lambda item: item[0]):
+        if len(both) == 2:
+            pair: dict[str, Any] = dict(zip(("study", "configuration", "arm", "seed"), place, strict=True))
+            pair |= {f"{world}_step_s": _step_s(both[world]) for world in ("emulated", "simulated")}
+            pair |= {f"{world}_target_s": both[world].to_target_s for world in ("emulated", "simulated")}
+            pairs.append(pair)
     return pairs, invalid
 
 
@@ -193,7 +167,7 @@ def show_errors(folder: Path, output: Path) -> int:
         )
     errors = validate(pairs)
     output.mkdir(parents=True, exist_ok=True)
-    write_csv(output / "pairs.csv", pairs)
+    pd.DataFrame(pairs).to_csv(output / "pairs.csv", index=False)
     print(errors.sentence())
     print(f"emulated runs that their own checks refused, or that failed: {invalid}")
     for line in errors.short:

@@ -62,40 +62,31 @@ def tensorboard(directory: Path, output: Path, *, follow: bool, tell: Callable[[
 class _Events:
     """The event file of one run, and the rows that are in it."""
 
-    def __init__(self, run: Path, folder: Path, make_writer: Any) -> None:
+    def __init__(self, run: Path, folder: Path, make_writer: Callable[..., Any]) -> None:
         self._run, self._folder, self._make_writer = run, folder, make_writer
-        self._begin()
-
-    def _begin(self) -> None:
-        for file in self._folder.glob("events.out.tfevents.*"):
-            file.unlink()
-        self._folder.mkdir(parents=True, exist_ok=True)
-        attempts = _status(self._run).get("attempts") or [{}]
-        self._started_unix = float(attempts[0].get("started_unix") or 0.0)
-        self.writer: Any = self._make_writer(log_dir=str(self._folder))
         self.rows: list[Row] = []
+        self.writer: Any = None
 
     def update(self) -> None:
         """Add what is new. If a later attempt replaced what is in the file, begin it anew."""
-        rows = _rows(self._run)
-        if rows[: len(self.rows)] != self.rows:
-            self.writer.close()
-            self._begin()
+        attempts = _status(self._run).get("attempts") or [{}]
+        started_unix = float(attempts[0].get("started_unix") or 0.0)
+        records = surviving(rows_of(self._run / "metrics.jsonl", "", []))
+        rows = [row for row in records if row.get("kind") == "evaluation" and is_placed(row)]
+        if self.writer is None or rows[: len(self.rows)] != self.rows:
+            if self.writer:
+                self.writer.close()
+            for file in self._folder.glob("events.out.tfevents.*"):
+                file.unlink()
+            self.writer, self.rows = self._make_writer(log_dir=str(self._folder)), []
         for row in rows[len(self.rows) :]:
-            # NaN and infinity are values, null is none.
-            values = {name: row[name] for name in NUMBERS if isinstance(row.get(name), int | float)}
             steps = {"samples": int(row["samples"]), "training ms": round(1000 * row["train_s"])}
-            for (name, value), (axis, step) in product(values.items(), steps.items()):
-                tag, unix_s = f"{name}/over {axis}", self._started_unix + row["train_s"]
-                self.writer.add_scalar(tag, float(value), step, walltime=unix_s)
+            for name, (axis, step) in product(NUMBERS, steps.items()):
+                if isinstance(row.get(name), int | float):  # NaN and infinity are values, null is none
+                    tag, unix_s = f"{name}/over {axis}", started_unix + row["train_s"]
+                    self.writer.add_scalar(tag, float(row[name]), step, walltime=unix_s)
         self.rows = rows
         self.writer.flush()
-
-
-def _rows(run: Path) -> list[Row]:
-    """The surviving evaluations that have a place on both axes."""
-    rows = surviving(rows_of(run / "metrics.jsonl", "", []))
-    return [row for row in rows if row.get("kind") == "evaluation" and is_placed(row)]
 
 
 def _status(run: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 from ...records.trees import flatten
 from ..statistics.welch import Times
 from .load import Run, value_at
-from .metric import ACCURACY, METRICS, Metric
+from .metric import Metric
 from .run_files import text
 
 # Keys that name, place or repeat a run and do not change what it computes.
@@ -105,12 +105,6 @@ class Comparison:
 def per_sample(runs: Iterable[Run]) -> Times:
     """Seconds a sample, of the runs that recorded how many they did."""
     return Times(tuple(1 / run.samples_per_s for run in runs if run.samples_per_s))
-
-
-def metrics_of(comparisons: Iterable[Comparison]) -> list[Metric]:
-    """All metrics of `comparisons`, each once; accuracy where there is no comparison."""
-    keys = {comparison.metric.key for comparison in comparisons}
-    return [metric for key, metric in METRICS.items() if key in keys] or [ACCURACY]
 
 
 def row_of(comparison: Comparison, comparisons: Iterable[Comparison]) -> str:

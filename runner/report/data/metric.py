@@ -51,8 +51,3 @@ def metric_of(
 def target_words(key: str, target: float) -> str:
     """A target as it is read: `mIoU 0.85`."""
     return f"{METRICS[key].name if key in METRICS else key} {target:g}"
-
-
-def columns(metrics: Sequence[Metric]) -> tuple[str, ...]:
-    """The fields of evaluation rows that a table of runs judged by `metrics` shows, each once."""
-    return tuple(dict.fromkeys(name for metric in metrics for name in (metric.key, *metric.beside)))

@@ -1,19 +1,35 @@
-"""Matplotlib set up so that equal input gives equal bytes and names are names."""
+"""How arms and parts of the time look, the same in every figure and table; colours and labels of figures."""
 
-import io
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
-import matplotlib
-from matplotlib.figure import Figure
+from markupsafe import Markup
 from matplotlib.ticker import FuncFormatter
 
 from ..words import printable
 
 WIDTH = 6.2  # inches
-PART_LOOKS = {  # colour and hatch, in the order of `load.PARTS`
+INK, SOFT, EDGE, GRID, PAPER = "#1d2129", "#50555e", "#8a8f98", "#e7e9ed", "#ffffff"
+GREY, BAND, TOLERANCE = "#8b919a", "#e3e6eb", "#d8eedd"  # not comparable; noise; tolerated loss
+# Each stands out from white and from the dark page (contrast 3:1 and more), and from the 15 others.
+COLOURS = (
+    *("#0072B2", "#D55E00", "#008F68", "#A880C8", "#C01080", "#989800", "#9008F8", "#886060"),
+    *("#1090F8", "#F84890", "#C81818", "#809890", "#F800F8", "#4050F8", "#8858B8", "#C800D0"),
+)
+# Strokes and gaps in line widths; empty: solid.
+DASHES = ((), (5, 1.6), (1.2, 1.2), (6, 1.6, 1.2, 1.6))
+# Matplotlib's marker and the same shape as an SVG path around 0, 0.
+MARKERS = (
+    ("o", "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z"),
+    ("s", "M-4-4h8v8h-8z"),
+    ("^", "M0-5l5 9h-10z"),
+    ("D", "M0-5l5 5l-5 5l-5-5z"),
+    ("v", "M0 5l5-9h-10z"),
+    ("P", "M-2-5h4v3h3v4h-3v3h-4v-3h-3v-4h3z"),
+    ("X", "M-5-3l2-2l3 3l3-3l2 2l-3 3l3 3l-2 2l-3-3l-3 3l-2-2l3-3z"),
+    ("<", "M-5 0l9-5v10z"),
+    (">", "M5 0l-9-5v10z"),
+)
+PARTS = {  # colour and hatch, in the order of `load.PARTS`
     "compute": ("#0072B2", ""),
     "exposed": ("#D55E00", "///"),
     "waiting": ("#E69F00", "..."),
@@ -21,75 +37,43 @@ PART_LOOKS = {  # colour and hatch, in the order of `load.PARTS`
     "step_other": ("#BBBBBB", ""),
 }
 
-INK, SOFT, EDGE, GRID, PAPER = "#1d2129", "#50555e", "#8a8f98", "#e7e9ed", "#ffffff"
-GREY, BAND = "#8b919a", "#e3e6eb"  # of what may not be compared; of noise
-# Of a figure on the page: these colours follow the reader's light or dark.
-PAGE_COLOURS = {
-    INK: "var(--ink)",
-    SOFT: "var(--soft)",
-    EDGE: "var(--edge)",
-    GRID: "var(--line)",
-    PAPER: "var(--paper)",
-    BAND: "var(--band)",
-}
 
-SETTINGS: dict[Any, Any] = {
-    "text.parse_math": False,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": EDGE,
-    "axes.labelcolor": INK,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": GRID,
-    "xtick.color": SOFT,
-    "ytick.color": INK,
-    "text.color": INK,
-    "hatch.linewidth": 0.6,
-    "figure.constrained_layout.use": True,
-}
+def colour(index: int) -> str:
+    """The colour of arm number `index`; 16 colours, 4 lines and 9 markers never meet twice below 144 arms."""
+    return COLOURS[index % len(COLOURS)]
 
 
-def plain(label: str) -> str:
-    """`label` as matplotlib must get it: a leading underscore would hide it (before 3.10)."""
-    shown = printable(label)
+def marker(index: int) -> str:
+    """Its marker as matplotlib takes it."""
+    return MARKERS[index % len(MARKERS)][0]
+
+
+def line(index: int) -> dict[str, Any]:
+    """Colour, line and marker of its line as matplotlib's `plot` takes them."""
+    dashes = DASHES[index % len(DASHES)]
+    return {"color": colour(index), "linestyle": (0, dashes) if dashes else "-", "marker": marker(index)}
+
+
+def swatch(index: int) -> Markup:
+    """The look as a small picture for a table."""
+    dashes = " ".join(f"{2.5 * length:g}" for length in DASHES[index % len(DASHES)])
+    _, path = MARKERS[index % len(MARKERS)]
+    return Markup(
+        '<svg class="swatch" viewBox="0 0 40 14" aria-hidden="true">'
+        '<path d="M2 7h36" stroke="{0}" stroke-width="2.5" stroke-dasharray="{1}"/>'
+        '<path transform="translate(20 7)" d="{2}" fill="{0}"/></svg>'
+    ).format(colour(index), dashes, path)
+
+
+def plain(label: str, most: int | None = None) -> str:
+    """`label` for matplotlib, an ellipsis for what is longer than `most` characters.
+
+    A leading underscore would hide it (before 3.10).
+    """
+    shown = printable(label if most is None or len(label) <= most else f"{label[: most - 1]}…")
     return f"\N{ZERO WIDTH SPACE}{shown}" if shown.startswith("_") else shown
-
-
-@contextmanager
-def drawing(salt: str) -> Iterator[None]:
-    """Matplotlib's own defaults plus ours, whatever the user's settings file says. `salt` seeds the ids."""
-    with matplotlib.rc_context(), warnings.catch_warnings():
-        # A name in a script that the font lacks shows boxes: no reason to stop.
-        warnings.filterwarnings("ignore", message=".*[Gg]lyph.*")
-        matplotlib.rcdefaults()
-        settings: dict[Any, Any] = {**SETTINGS, "svg.hashsalt": salt}
-        matplotlib.rcParams.update(settings)
-        yield
-
-
-def drawn(salt: str, draw: Callable[[], Figure], *, corner: str) -> tuple[str, bytes]:
-    """The figure that `draw` makes as SVG and as PDF, `corner` above it; equal figures give equal bytes."""
-    with drawing(salt):
-        figure, svg, pdf = draw(), io.StringIO(), io.BytesIO()
-        # A title, so that the layout keeps room for it.
-        figure.suptitle(plain(corner), x=0.995, ha="right", fontsize=7, color=SOFT, style="italic")
-        # No date, no place and no version: equal figures are equal files.
-        nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
-        figure.savefig(svg, format="svg", facecolor="white", metadata=nothing)
-        # Laid out already: the same places without the work.
-        figure.set_layout_engine("none")
-        nothing = {"CreationDate": None, "Creator": None, "Producer": None}
-        figure.savefig(pdf, format="pdf", facecolor="white", metadata=nothing)
-    lines = [line.rstrip() for line in svg.getvalue().splitlines()]
-    return "\n".join(lines) + "\n", pdf.getvalue()
 
 
 def numbers() -> FuncFormatter:
     """Axis labels without powers of ten."""
     return FuncFormatter(lambda value, _: f"{value:,.10g}")
-
-
-def short(label: str, most: int) -> str:
-    """The first `most` characters of `label`, the last of them an ellipsis if some are missing."""
-    return label if len(label) <= most else f"{label[: most - 1]}…"

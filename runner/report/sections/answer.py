@@ -1,40 +1,38 @@
 """Section: page one. The answer of each comparison, its figure, the papers' claims and the checks."""
 
 from functools import partial
-from typing import TYPE_CHECKING
 
-from ..answers import figure_in_words, in_order, limits, paper_rows, paper_table, recommendation, setting
+from .. import answers, words
+from ..answers import in_order, paper_table, setting
 from ..claims.claim_tables import claim_rows, fairness_rows, speedup_rows
 from ..claims.judge import NO_ARM, JudgedClaim
 from ..claims.speedups import Speedups
 from ..data.arms import Comparison, row_of
 from ..plots.pictures import Plot
-from ..section import Rows, Section, one_each, with_rows
-from ..simulation_errors import where
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from ..plots.saving_lanes import lanes
+from ..plots.style import swatch
+from ..section import Rows, Section, one_each
 
 TITLE = "Time saved by each arm"
 CAPTION = (
     "Share of the baseline's time that an arm saves, with its interval; left of 0 it takes longer. Right:"
     " the final metric, arm minus baseline."
 )
-SIGNS = {"green": "✓", "amber": "!", "red": "✗"}
-STACKED = 3  # comparisons that need no list of their answers before them
 
 
 class AnswerSection(Section):
     """Tables `speedups`, `claims`, `fairness` and, for a paper, `paper`; the first block of the page."""
 
     order = 0
+    answers = answers
     template = """
-{% if results.speedups | length > section.STACKED %}
+{% set signs = {"green": "✓", "amber": "!", "red": "✗"} %}
+{% if results.speedups | length > 3 %}
 <section><h1>{{ results.speedups | length }} comparisons</h1>
 <ul>
 {% for speedups in results.speedups %}
 <li><a href="#answer-{{ loop.index }}">{{ section.title(speedups.comparison) }}</a>:
-{{ section.recommendation(speedups) }}</li>
+{{ section.answers.recommendation(speedups) }}</li>
 {% endfor %}
 </ul></section>
 {% endif %}
@@ -46,12 +44,12 @@ class AnswerSection(Section):
 {{ words.count(speedups.baseline.counted | length, "run") }} ·
 {{ "%g" | format(100 * speedups.level) }} % intervals</p>
 <{{ section.heading }} class="sentence">
-{{- section.recommendation(speedups) | replace(" %", "\u00a0%") }}</{{ section.heading }}>
-{% set limits = section.limits(speedups) %}
-{% if limits %}<p class="limits">{{ limits | replace(" %", "\u00a0%") }}</p>{% endif %}
-{% if speedups.exploratory %}<p class="limits">{{ speedups.exploratory }}</p>{% endif %}
+{{- section.answers.recommendation(speedups) | replace(" %", "\u00a0%") }}</{{ section.heading }}>
+{% for limit in (section.answers.limits(speedups), speedups.exploratory) if limit %}
+<p class="limits">{{ limit | replace(" %", "\u00a0%") }}</p>
+{% endfor %}
 {{ page.figure(pictures[loop.index0], results.anchors([comparison])) }}
-{% set papers = section.paper_rows(speedups, results.judged) %}
+{% set papers = section.answers.paper_rows(speedups, results.judged) %}
 {% if papers %}
 <div class="wide" role="region" aria-label="Claims of the papers" tabindex="0">
 <table class="papers"><thead><tr><th scope="col">Paper</th><th scope="col" class="text">Claims</th>
@@ -65,7 +63,7 @@ class AnswerSection(Section):
 <ul class="strip" aria-label="Checks">
 {% for check in speedups.checks %}
 <li class="{{ check.level }}">
-<span class="sign" title="{{ check.level }}">{{ section.SIGNS[check.level] }}</span>
+<span class="sign" title="{{ check.level }}">{{ signs[check.level] }}</span>
 {% if check.details %}
 <details><summary><strong>{{ check.name }}</strong>: {{ check.sentence }}</summary>
 <ul>{% for detail in check.details %}<li>{{ detail }}</li>{% endfor %}</ul></details>
@@ -81,8 +79,8 @@ class AnswerSection(Section):
 <article class="answer">
 <p class="kicker">{{ section.title(comparison) }}{{ page.of_study(comparison.study) }} ·
 {{ comparison.world_in_words }}</p>
-<{{ section.heading }} class="sentence">On {{ section.setting(comparison) }}, nothing is compared: a ratio
-takes three runs or more of ddp, or of study.baseline, and of another arm.</{{ section.heading }}>
+<{{ section.heading }} class="sentence">On {{ section.answers.setting(comparison) }}, nothing is compared:
+a ratio takes three runs or more of ddp, or of study.baseline, and of another arm.</{{ section.heading }}>
 </article>
 {% endfor %}
 {% if section.not_compared %}
@@ -93,28 +91,17 @@ takes three runs or more of ddp, or of study.baseline, and of another arm.</{{ s
 </ul></details>
 {% endif %}
 {% for speedups in results.speedups if speedups.lines %}
-<details><summary>The numbers of every arm{{ section.among(speedups.comparison) }}</summary>
-{% set rows = section.paper_table(speedups) %}
-<div class="wide" role="region" aria-label="Numbers of every arm" tabindex="0">
-<table><caption>Share of the time of <strong>{{ speedups.baseline.label }}</strong> that is saved, with
+<details><summary>The numbers of every arm
+{{- ": " ~ speedups.comparison.study ~ ", " ~ section.title(speedups.comparison)
+  if results.speedups | length > 1 }}</summary>
+{% call page.table("Numbers of every arm", section.numbers(speedups), text=("remarks",)) %}
+Share of the time of <strong>{{ speedups.baseline.label }}</strong> that is saved, with
 {{ "%g" | format(100 * speedups.level) }} % intervals; points: arm minus baseline.
 {% if speedups.budget_s %} A run that has not reached the target counts as a failure after
-{{ words.seconds(speedups.budget_s) }} of training.{% endif %}</caption>
-<thead><tr>{% for name in rows[0] %}<th scope="col">{{ name }}</th>{% endfor %}
-<th scope="col" class="text">remarks</th></tr></thead><tbody>
-{% for row in rows %}
-{% set line = section.in_order(speedups)[loop.index0] %}
-<tr><th scope="row">{{ swatch(line.arm.index) }}{{ row.arm }}</th>
-{% for cell in (row.values() | list)[1:] %}<td>{{ cell }}</td>{% endfor %}
-<td class="text">{{ line.notes | join("; ") }}</td></tr>
-{% endfor %}
-</tbody></table></div></details>
+{{ words.seconds(speedups.budget_s) }} of training.{% endif %}
+{% endcall %}</details>
 {% endfor %}
 """
-    SIGNS, STACKED = SIGNS, STACKED
-    in_order, limits, setting = staticmethod(in_order), staticmethod(limits), staticmethod(setting)
-    paper_rows, recommendation = staticmethod(paper_rows), staticmethod(recommendation)
-    paper_table = staticmethod(paper_table)
 
     @property
     def heading(self) -> str:
@@ -129,13 +116,14 @@ takes three runs or more of ddp, or of study.baseline, and of another arm.</{{ s
 
     def title(self, comparison: Comparison) -> str:
         """Workload and cluster, and of tuned and the paper's settings which, where the report has both."""
-        row = row_of(comparison, self.results.comparisons)
-        return ", ".join(part for part in (setting(comparison), row) if part)
+        return ", ".join(filter(None, (setting(comparison), row_of(comparison, self.results.comparisons))))
 
-    def among(self, comparison: Comparison) -> str:
-        """Which comparison it is, where there are several."""
-        place = f": {comparison.study}, {self.title(comparison)}"
-        return place if len(self.results.speedups) > 1 else ""
+    def numbers(self, speedups: Speedups) -> Rows:
+        """The table of a comparison for a paper, with the looks of its arms and remarks."""
+        return [
+            {**row, "arm": swatch(line.arm.index) + row["arm"], "remarks": "; ".join(line.notes)}
+            for row, line in zip(paper_table(speedups), in_order(speedups), strict=True)
+        ]
 
     @property
     def not_compared(self) -> list[JudgedClaim]:
@@ -146,11 +134,11 @@ takes three runs or more of ddp, or of study.baseline, and of another arm.</{{ s
     def tables(self) -> dict[str, Rows]:
         """`speedups`: a row per arm and comparison; `claims`: per claim, arm and comparison; `fairness`."""
         compared = [judged for judged in self.results.judged if judged.comparison is not None]
-        return with_rows(
-            speedups=speedup_rows(self.results.speedups),
-            claims=claim_rows(compared),
-            fairness=fairness_rows(self.results.speedups, compared),
-        )
+        return {
+            "speedups": speedup_rows(self.results.speedups),
+            "claims": claim_rows(compared),
+            "fairness": fairness_rows(self.results.speedups, compared),
+        }
 
     def printed(self) -> dict[str, Rows]:
         """`paper`, or `paper_1`, `paper_2`, …: the table for a paper of each comparison."""
@@ -166,15 +154,8 @@ takes three runs or more of ddp, or of study.baseline, and of another arm.</{{ s
             self.results.speedups,
             title=TITLE,
             caption=CAPTION,
-            corner=lambda speedups: where(speedups.comparison.world, speedups.comparison.size),
-            draw=partial(draw, narrow=False),
-            narrow=partial(draw, narrow=True),
-            alternative=figure_in_words,
+            corner=lambda speedups: words.world(speedups.comparison.world, speedups.comparison.size),
+            draw=lanes,
+            narrow=partial(lanes, narrow=True),
+            alternative=answers.figure_in_words,
         )
-
-
-def draw(speedups: Speedups, *, narrow: bool) -> "Figure":
-    """The figure of page one; matplotlib is imported when it is drawn."""
-    from ..plots.saving_lanes import lanes
-
-    return lanes(speedups, narrow=narrow)

@@ -5,17 +5,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, pairwise
-from typing import TYPE_CHECKING
+
+from matplotlib.figure import Figure
 
 from .. import words
 from ..data.arms import Comparison, settings
 from ..data.means import over_runs
+from ..plots.curves import arm_lines
 from ..plots.pictures import Plot
-from ..section import Rows, Section, looks_of, one_each, with_rows
-from ..simulation_errors import where
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from ..section import Rows, Section, grouped, looks_of, one_each
 
 RATE = "cluster.links.inter.rate_gbit"
 ALIKE = ("cluster.", "train.global_batch_size")  # the sizes differ in none of these keys but the rate
@@ -65,32 +63,27 @@ class Bandwidth:
 
 def bandwidths(comparisons: Iterable[Comparison]) -> list[Bandwidth]:
     """One for each study, model, dataset and world with a target whose sizes differ in their rate alone."""
-    groups: dict[tuple[str, str, str, str], list[Comparison]] = {}
-    for c in comparisons:
-        if not c.assumption:
-            groups.setdefault((c.study, c.model, c.dataset, c.world), []).append(c)
-    by_rates = [_by_rate(members) for members in groups.values()]
-    return [Bandwidth(comparisons=by_rate) for by_rate in by_rates if len(by_rate) > 1]
+    configured = (comparison for comparison in comparisons if not comparison.assumption)
+    groups = grouped(configured, lambda c: (c.study, c.model, c.dataset, c.world))
+    return [Bandwidth(comparisons=by_rate) for by_rate in map(_by_rate, groups) if by_rate]
 
 
 def _by_rate(comparisons: Sequence[Comparison]) -> dict[float, Comparison]:
-    """The comparison of each rate; empty unless each size has one rate of its own, and all one target."""
+    """The comparison of each rate; empty unless each has one rate of its own, and all have one target."""
     by_rate: dict[float, Comparison] = {}
-    alike: set[str] = set()
+    rest = set[str]()  # what must be alike
     for comparison in comparisons:
-        flat = [settings(run) for run in comparison.runs]
-        rates = {keys.get(RATE) for keys in flat}
-        rate = rates.pop() if len(rates) == 1 else None
-        if not isinstance(rate, int | float) or not 0 < rate < math.inf or rate in by_rate:
-            return {}
-        by_rate[float(rate)] = comparison
-        alike |= {
-            repr([(k, v) for k, v in keys.items() if k.startswith(ALIKE) and k != RATE]) for keys in flat
-        }
-    targets = {tuple(comparison.targets) for comparison in comparisons}
-    if len(targets) != 1 or len(targets.pop()) != 1 or len(alike) != 1:
-        return {}
-    return dict(sorted(by_rate.items()))
+        for keys in map(settings, comparison.runs):
+            rate = keys.get(RATE)
+            if not isinstance(rate, int | float) or not 0 < rate < math.inf:
+                return {}
+            if by_rate.setdefault(float(rate), comparison) is not comparison:
+                return {}
+            alike = {key: value for key, value in keys.items() if key.startswith(ALIKE) and key != RATE}
+            rest.add(repr((comparison.targets, alike)))
+    one_each_rate = len(by_rate) == len(comparisons) > 1
+    one_target = len(rest) == 1 and len(comparisons[0].targets) == 1
+    return dict(sorted(by_rate.items())) if one_each_rate and one_target else {}
 
 
 def crossings(
@@ -143,14 +136,14 @@ class BandwidthSection(Section):
 
     def tables(self) -> dict[str, Rows]:
         """`bandwidth`: a row per arm and rate."""
-        return with_rows(
-            bandwidth=[
+        return {
+            "bandwidth": [
                 {**bandwidth.place, "arm": arm, "rate_gbit": rate, "to_target_s": line.get(rate)}
                 for bandwidth in self.bandwidths
                 for arm, line in bandwidth.lines.items()
                 for rate in bandwidth.comparisons
             ]
-        )
+        }
 
     def plots(self) -> list[Plot]:
         return one_each(
@@ -158,28 +151,18 @@ class BandwidthSection(Section):
             self.bandwidths,
             title=TITLE,
             caption=CAPTION,
-            corner=lambda bandwidth: where(bandwidth.place["world"], ""),
+            corner=lambda bandwidth: words.world(bandwidth.place["world"]),
             draw=draw,
             alternative=lambda bandwidth: f"{TITLE}: {'; '.join(bandwidth.sentences)}",
         )
 
 
-def draw(bandwidth: Bandwidth) -> "Figure":
+def draw(bandwidth: Bandwidth) -> Figure:
     """A line for each arm over all rates at which its runs reached the target."""
-    from matplotlib.ticker import LogLocator, NullLocator
-
-    from ..plots.curves import arm_lines
-    from ..plots.style import numbers
-
-    looks = looks_of(bandwidth.comparisons.values())
-    figure, axes = arm_lines(
-        {(arm, looks[arm]): {r: (s, s, s) for r, s in line.items()} for arm, line in bandwidth.lines.items()},
-        list(bandwidth.comparisons),
+    return arm_lines(
+        {arm: {rate: (time_s,) for rate, time_s in line.items()} for arm, line in bandwidth.lines.items()},
+        bandwidth.comparisons,
         xlabel="rate of a card between nodes in Gbit/s",
         ylabel="time to target in seconds",
+        log_y=True,
     )
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
-    axes.yaxis.set_major_formatter(numbers())
-    axes.yaxis.set_minor_locator(NullLocator())
-    return figure

@@ -1,77 +1,37 @@
-"""Section: what is below page one, folded: every run, figures, settings and commands, what went wrong."""
+"""Section: below page one, folded: every run, figures, settings, commands, what went wrong; their tables."""
 
 from collections import defaultdict
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
+from ...records.target_crossing import best
 from .. import words
-from ..data.arms import Arm, Comparison, common_settings, shown
-from ..data.load import Run
-from ..data.means import final_mean, target_mean, train_mean
-from ..data.metric import target_words
-from ..plots.comparison_figures import figures
+from ..data.arms import Arm, Comparison, common_settings, shown, walk, who
+from ..data.load import PARTS, Run
+from ..data.means import bytes_mean, final_mean, rate_mean, target_mean, train_mean
+from ..data.metric import Metric, target_words
+from ..data.run_files import LINKS
+from ..plots.curves import figures
 from ..plots.pictures import Plot
-from ..section import Section
+from ..section import Rows, Section
 from ..statistics.reached import median_s, wilson
 from ..target import budget_s, way
 
-
-def arm_line(arm: Arm, limit_s: float | None) -> dict[str, Any]:
-    """An arm of the table, its numbers as text. `limit_s`: the budget of all arms, seconds of T_train."""
-    not_counted = len(arm.runs) - len(arm.counted)
-    has_target = any(run.target is not None for run in arm.runs)
-    return {
-        "arm": arm,
-        "runs": words.count(len(arm.counted), "run")
-        + (f" (+ {not_counted} not counted)" if not_counted else ""),
-        "reached": _share_reached(arm) if has_target else "no target set",
-        "to_target": _to_target(arm, limit_s),
-        "train": words.seconds(train_mean(arm)),
-        "final": words.share(final_mean(arm)),
-        "labels": list(dict.fromkeys(label for run in arm.runs for label in run.labels)),
-    }
-
-
-def _share_reached(arm: Arm) -> str:
-    """How many runs reached the target, and between which shares of all such runs that puts them."""
-    reached, runs = len(arm.reached), len(arm.counted)
-    ends = wilson(reached, runs) if runs > 1 else None
-    return f"{reached} of {runs}" + (f" [{ends.low:.2f}, {ends.high:.2f}]" if ends else "")
-
-
-def _to_target(arm: Arm, limit_s: float | None) -> str:
-    """The mean time to target; where not all runs reached it, the median of which the others are a part."""
-    mean = target_mean(arm)
-    if mean is None and limit_s is not None and len(arm.counted) > 1:
-        median = median_s(way(arm.counted, limit_s))
-        return words.MISSING if median is None else f"median {words.seconds(median)}"
-    return words.seconds(mean)
-
-
-def crossing_words(run: Run) -> str:
-    if run.crossing is None:
-        return "not reached" if run.counted and run.target is not None else words.MISSING
-    return words.seconds(run.to_target_s)
-
-
-def notes_of(run: Run, *, mixed: bool) -> list[str]:
-    """What sets a run apart. `mixed`: whether the times of only some runs of its comparison are valid."""
-    notes = {
-        run.role.replace("_", " "): run.role,
-        run.state: run.state != "finished",
-        "invalid": run.invalid,
-        "resumed: useful time": run.resumed,
-        "timing not valid": mixed and run.timing_reasons and not run.invalid,
-        "damaged records": run.damage,
-    }
-    return [note for note, holds in notes.items() if holds]
+SECOND = {"same_seeds": "second baseline, same seeds", "fresh_seeds": "second baseline, fresh seeds"}
+# Fields of an evaluation's row in metrics.jsonl, before and after those of the metric.
+PLACE = (
+    *("attempt", "index", "step", "epoch", "samples", "train_s", "wall_s", "eval_s"),
+    *("make_model_s", "split"),
+)
+NUMBERS = ("count", "loss", "train_loss", "learning_rate", "samples_per_s")
 
 
 class DetailsSection(Section):
-    """The folded part of the page; `runs.py` writes the tables behind it."""
+    """Tables `runs`, `evaluations` and `arms`; the folded part of the page."""
 
     order = 90
+    opened = ("trouble", "copied", "damage")
     template = """
 {% for block in section.blocks %}
 {% set place = "commands-" ~ loop.index %}
@@ -96,10 +56,10 @@ one run. Times are T_train: evaluation, checkpoints and start-up left out.
 {% for run in line.arm.runs %}
 <tr class="run{{ '' if run.counted else ' out' }}">
 <th scope="row" title="{{ run.run_id }}">seed {{ run.seed }}
-{{- page.chips(section.notes_of(run, mixed=block.mixed)) }}
+{{- page.chips(section.notes_of(run, block.mixed)) }}
 {{- page.chips(run.labels) if run.labels != line.labels }}</th>
 <td></td><td>{{ section.crossing_words(run) }}</td>
-<td>{{ words.seconds(run.train_s) }}</td><td>{{ words.share(run.final) }}</td></tr>
+<td>{{ words.seconds(run.train_s) }}</td><td>{{ words.number(run.final, 4) }}</td></tr>
 {% endfor %}
 </tbody>
 {% endfor %}
@@ -120,8 +80,8 @@ What sets the arms apart; the commands have all settings.
 {{ page.commands(place, block.comparison.arms | map(attribute="runs") | list) }}
 </section>
 {% endfor %}
-{% for anchor, title, lines, open in section.lists if lines %}
-<details id="{{ anchor }}"{{ " open" if open }}><summary>{{ title }}</summary>
+{% for anchor, title, lines in section.lists if lines %}
+<details id="{{ anchor }}"{{ " open" if anchor in section.opened }}><summary>{{ title }}</summary>
 <ul>
 {% for line in lines %}
 <li>{{ line }}</li>
@@ -130,8 +90,6 @@ What sets the arms apart; the commands have all settings.
 </details>
 {% endfor %}
 """
-    crossing_words = staticmethod(crossing_words)
-    notes_of = staticmethod(notes_of)
 
     @cached_property
     def blocks(self) -> list[dict[str, Any]]:
@@ -143,35 +101,66 @@ What sets the arms apart; the commands have all settings.
         ]
 
     @property
-    def lists(self) -> list[tuple[str, str, list[str], bool]]:
-        """Anchor, title and sentences of what the runs are and what went wrong; whether it is unfolded."""
-        results = self.results
-        machines: dict[str, list[str]] = defaultdict(list)
+    def lists(self) -> list[tuple[str, str, list[str]]]:
+        """Anchor, title and sentences of what went wrong and what the runs are."""
+        results, machines = self.results, defaultdict[str, list[str]](list)
         for run in results.runs:
-            machines[_machine(run.environment)].append(run.run_id)
+            machines[machine(run.environment)].append(run.run_id)
         environment = [
             f"{words.count(len(ids), 'run')} ({', '.join(ids)}): {facts}" if len(machines) > 1 else facts
             for facts, ids in machines.items()
         ]
-        troubles = [trouble(run) for run in results.trouble]
         copies = "Run directories found more than once; the furthest one counts"
         continued = [resumed(run) for run in results.runs if run.resumed]
         return [
-            ("trouble", "Runs that did not finish or cannot be trusted", troubles, True),
-            ("copied", copies, [run.found_again for run in results.copied], True),
-            ("damage", "Damage found while reading", results.damage, True),
-            ("resumed", "Resumed runs; all numbers use the work that survived", continued, False),
-            ("environment", "Environment", environment, False),
+            ("trouble", "Runs that did not finish or cannot be trusted", [*map(trouble, results.trouble)]),
+            ("copied", copies, [run.found_again for run in results.copied]),
+            ("damage", "Damage found while reading", results.damage),
+            ("resumed", "Resumed runs; all numbers use the work that survived", continued),
+            ("environment", "Environment", environment),
         ]
+
+    @staticmethod
+    def crossing_words(run: Run) -> str:
+        if run.crossing is None:
+            return "not reached" if run.counted and run.target is not None else words.MISSING
+        return words.seconds(run.to_target_s)
+
+    @staticmethod
+    def notes_of(run: Run, mixed: bool) -> list[str]:
+        """What sets a run apart. `mixed`: whether the times of only some runs of its comparison are valid."""
+        notes = {
+            SECOND.get(run.role, run.role.replace("_", " ")): run.role,
+            run.state: run.state != "finished",
+            "invalid": run.invalid,
+            "resumed: useful time": run.resumed,
+            "timing not valid": mixed and run.timing_reasons and not run.invalid,
+            "damaged records": run.damage,
+        }
+        return [note for note, holds in notes.items() if holds]
 
     def plots(self) -> list[Plot]:
         return [figure for block in self.blocks for figure in block["figures"]]
+
+    def tables(self) -> dict[str, Rows]:
+        """`runs`: a row per run directory, failed ones included; `evaluations`: a row per surviving
+        evaluation of every run; `arms`: a row per arm of every size and assumption."""
+        comparisons = self.results.comparisons
+        return {
+            "runs": [who(comparison, arm, run) | run_row(run) for comparison, arm, run in walk(comparisons)],
+            "evaluations": [
+                who(comparison, arm, run) | evaluation_row(row, comparison.metric)
+                for comparison, arm, run in walk(comparisons)
+                for row in run.evaluations
+            ],
+            "arms": [arm_row(comparison, arm) for comparison in comparisons for arm in comparison.arms],
+        }
 
 
 def block_of(comparison: Comparison, title: str, prefix: str) -> dict[str, Any]:
     """A comparison as the page shows it. `prefix`: of the names of its figures."""
     together, common = shown(comparison), common_settings(comparison.runs)
-    limit_s = budget_s(together)
+    limit_s, own = budget_s(together), [common_settings(arm.runs) for arm in comparison.arms]
     return {
         "comparison": comparison,
         "title": title,
@@ -181,14 +170,33 @@ def block_of(comparison: Comparison, title: str, prefix: str) -> dict[str, Any]:
         "settings": [
             {
                 "Arm": arm.label,
-                "Settings": " ".join(
-                    f"{key}={value}" for key, value in common_settings(arm.runs).items() if key not in common
-                ),
+                "Settings": " ".join(f"{key}={value}" for key, value in keys.items() if key not in common),
             }
-            for arm in comparison.arms
+            for arm, keys in zip(comparison.arms, own, strict=True)
         ],
         # What holds for all runs stands once above the table, not in every line.
         "mixed": len({bool(run.timing_reasons) for run in together.runs}) > 1,
+    }
+
+
+def arm_line(arm: Arm, limit_s: float | None) -> dict[str, Any]:
+    """An arm of the table, its numbers as text. `limit_s`: the budget of all arms, seconds of T_train.
+
+    Where not all runs reached the target, the time is the median of which the others are a part.
+    """
+    reached, counted, out = len(arm.reached), len(arm.counted), len(arm.runs) - len(arm.counted)
+    ends = wilson(reached, counted) if counted > 1 else None
+    share = f"{reached} of {counted}" + (f" [{ends.low:.2f}, {ends.high:.2f}]" if ends else "")
+    mean = target_mean(arm)
+    median = median_s(way(arm.counted, limit_s)) if limit_s is not None and counted > 1 else None
+    return {
+        "arm": arm,
+        "runs": words.count(counted, "run") + (f" (+ {out} not counted)" if out else ""),
+        "reached": share if any(run.target is not None for run in arm.runs) else "no target set",
+        "to_target": f"median {words.seconds(median)}" if mean is None and median else words.seconds(mean),
+        "train": words.seconds(train_mean(arm)),
+        "final": words.number(final_mean(arm), 4),
+        "labels": list(dict.fromkeys(label for run in arm.runs for label in run.labels)),
     }
 
 
@@ -208,9 +216,69 @@ def resumed(run: Run) -> str:
     )
 
 
-def _machine(environment: Mapping[str, Any]) -> str:
+def machine(environment: Mapping[str, Any]) -> str:
+    """The recorded facts of a machine and of each rank in one line."""
     facts = [f"{key} {value}" for key, value in environment.items() if not isinstance(value, list | dict)]
     ranks = [rank for rank in environment.get("ranks") or [] if isinstance(rank, dict)]
     fields = ("rank", "node", "device", "threads")
     facts += [", ".join(f"{name} {rank[name]}" for name in fields if name in rank) for rank in ranks]
     return "; ".join(facts) or "no environment recorded"
+
+
+def arm_row(comparison: Comparison, arm: Arm) -> dict[str, Any]:
+    """A mean stands only where the method allows one."""
+    return {
+        **comparison.place,
+        "assumption": comparison.assumption,
+        "arm": arm.label,
+        "runs": len(arm.counted),
+        "runs_not_counted": len(arm.runs) - len(arm.counted),
+        "runs_complete": len(arm.complete),
+        "reached": len(arm.reached),
+        "to_target_s_geometric_mean": target_mean(arm),
+        "train_s_geometric_mean": train_mean(arm),
+        "samples_per_s_geometric_mean": rate_mean(arm),
+        f"final_{comparison.metric.key}_mean": final_mean(arm),
+        **{f"payload_bytes_{link}_mean": bytes_mean(arm, link) for link in LINKS},
+    }
+
+
+def evaluation_row(row: Mapping[str, Any], metric: Metric) -> dict[str, Any]:
+    """The fields of an evaluation of a run that is judged by `metric`."""
+    return {name: row.get(name) for name in (*PLACE, metric.key, *metric.beside, *NUMBERS)}
+
+
+def run_row(run: Run) -> dict[str, Any]:
+    """What the records of a run say."""
+    first, key, ring_bytes = run.crossing, run.judged_by.key, run.summary.get("ring_bytes") or {}
+    return {
+        "status": run.state,
+        "reason": run.reason,
+        "counted": run.counted,
+        "target": run.target,
+        "reached": None if run.target is None else first is not None,
+        "crossing_after_s": first.after_s if first else None,
+        "crossing_stamp_s": first.stamp_s if first else None,
+        "to_target_s": run.to_target_s,
+        "to_target_samples": first.scored_samples if first else None,
+        "to_target_wall_s": first.wall_s if first else None,
+        "evaluations": len(run.evaluations),
+        "train_s": run.train_s,
+        "samples": run.samples,
+        "samples_per_s": run.samples_per_s,
+        f"final_{key}": run.final,
+        f"best_{key}": (best(run.evaluations, key) or {}).get(key),
+        **{f"payload_bytes_{link}": run.payload_bytes(link) for link in LINKS},
+        **{f"ring_bytes_{link}": ring_bytes.get(link) for link in LINKS},
+        **{f"{part}_s": run.parts_s.get(part) for part in PARTS},
+        "process_s": run.summary.get("process_s"),
+        "timing_valid": (run.status.get("timing") or {}).get("valid"),
+        "timing_reasons": "; ".join(run.timing_reasons),
+        "labels": "; ".join(run.labels),
+        "resumed": run.resumed,
+        "replaced_rows": run.replaced_rows,
+        "spent_train_s": run.spent_s if run.resumed else None,
+        "calendar_s": run.calendar_s,
+        "damage": len(run.damage),
+        "run_directory": run.place,
+    }

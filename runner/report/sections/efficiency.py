@@ -6,7 +6,7 @@ from ..claims.arm_speedup import rated
 from ..claims.core_efficiency import Matrix, efficiency_words, matrix
 from ..data.arms import ONE_CORE, Comparison
 from ..data.means import TIME_SHARES
-from ..section import Rows, Section, with_rows
+from ..section import Rows, Section
 
 
 class EfficiencySection(Section):
@@ -25,7 +25,7 @@ class EfficiencySection(Section):
 <ul>
 {% for line in matrix.lines %}
 <li>{{ swatch(line.arm.index) }}<strong>{{ line.arm.label }}</strong>: {{ section.efficiency_words(line) }}
-({{ words.rate(line.samples_per_s) }} samples/s)</li>
+({{ words.number(line.samples_per_s) }} samples/s)</li>
 {% endfor %}
 </ul>
 </section>
@@ -37,24 +37,30 @@ class EfficiencySection(Section):
     efficiency_words = staticmethod(efficiency_words)
 
     @cached_property
+    def _matrices(self) -> list[tuple[Comparison, Matrix | str]]:
+        """The matrix of each comparison, or why it has none."""
+        return [(comparison, matrix(comparison)) for comparison in self.results.comparisons]
+
+    @property
     def matrices(self) -> list[Matrix]:
-        return [made for made in map(matrix, self.results.comparisons) if isinstance(made, Matrix)]
+        return [made for _, made in self._matrices if isinstance(made, Matrix)]
 
     @property
     def missing(self) -> list[tuple[Comparison, str]]:
         """The comparisons that have runs of one core but no matrix, and why."""
         return [
             (comparison, why)
-            for comparison in self.results.comparisons
-            if any(arm.runs[0].role == ONE_CORE for arm in comparison.arms)
-            and isinstance(why := matrix(comparison), str)
+            for comparison, why in self._matrices
+            if isinstance(why, str) and any(arm.runs[0].role == ONE_CORE for arm in comparison.arms)
         ]
 
     def tables(self) -> dict[str, Rows]:
         """`efficiency`: a row per arm."""
-        return with_rows(
-            efficiency=[
-                {
+        rows: Rows = []
+        for made in self.matrices:
+            for line in made.lines:
+                shares = line.shares or {}
+                row = {
                     **made.comparison.place,
                     "arm": line.arm.label,
                     "runs": len(rated(line.arm)),
@@ -65,12 +71,8 @@ class EfficiencySection(Section):
                     "efficiency_low": line.interval.low if line.interval else None,
                     "efficiency_high": line.interval.high if line.interval else None,
                     "level": made.level,
-                    **{
-                        f"share_{part.replace(' ', '_')}": (line.shares or {}).get(part)
-                        for part in TIME_SHARES
-                    },
                 }
-                for made in self.matrices
-                for line in made.lines
-            ]
-        )
+                rows.append(
+                    row | {f"share_{part.replace(' ', '_')}": shares.get(part) for part in TIME_SHARES}
+                )
+        return {"efficiency": rows}

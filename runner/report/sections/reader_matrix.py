@@ -5,22 +5,23 @@ is training's, in samples per second over the study's baseline: reading that nob
 Source: HSGD, the experiments on contiguous access.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable
 from functools import cached_property
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
 
+from matplotlib.figure import Figure
+
+from .. import words
 from ..data.arms import Arm, Comparison, per_sample
 from ..data.load import Run
 from ..data.means import over_runs
+from ..plots.curves import arm_lines
 from ..plots.pictures import Plot
-from ..section import Rows, Section, looks_of, one_each, with_rows
-from ..simulation_errors import where
-from ..statistics.welch import Times, welch
+from ..plots.style import plain
+from ..section import Rows, Section, grouped, one_each
+from ..statistics.welch import welch
 from ..target import baseline_of, study_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TITLE = "What readers gain over the size of a record"
 CAPTION = (
@@ -54,8 +55,8 @@ def _rows(comparison: Comparison) -> Rows:
     useful = fmean(run.summary["reader"]["useful_bytes"] / run.summary["samples"] for run in all_runs)
     rows: Rows = []
     for arm, runs in read:
-        rates = per_sample(baseline.complete) if baseline is not None and arm is not baseline else Times(())
-        gain = welch(rates, per_sample(runs), level=level)
+        compared = baseline if arm is not baseline else None
+        gain = welch(per_sample(compared.complete), per_sample(runs), level=level) if compared else None
         cached = [run.start.still_cached for run in runs if run.start.still_cached is not None]
         rows.append(
             {
@@ -83,22 +84,24 @@ def _runs(arm: Arm) -> list[Run]:
 
 def over_sizes(readings: Iterable[Reading]) -> list[list[Reading]]:
     """Of each study, model, world and state of the cache those of all sizes of records, ascending."""
-    groups: dict[tuple[Any, ...], dict[float, Reading]] = {}
-    for c, rows in readings:
-        cold = any(row["still_cached"] is not None for row in rows)
-        group = groups.setdefault((c.study, c.model, c.world, c.tuned, cold), {})
-        group.setdefault(rows[0]["record_bytes"], (c, rows))
-    members = [[group[size] for size in sorted(group)] for group in groups.values()]
-    return [sizes for sizes in members if gains(sizes)]
+
+    def place(reading: Reading) -> tuple[str | bool, ...]:
+        c, rows = reading
+        return c.study, c.model, c.world, c.tuned, any(row["still_cached"] is not None for row in rows)
+
+    groups = [
+        sorted(sizes, key=lambda reading: reading[1][0]["record_bytes"]) for sizes in grouped(readings, place)
+    ]
+    return [sizes for sizes in groups if gains(sizes)]
 
 
 def gains(sizes: Iterable[Reading]) -> dict[str, dict[float, tuple[float, float, float]]]:
     """By arm that has a gain and by bytes of a record: times as fast as the baseline, and the interval."""
-    by_arm: dict[str, dict[float, tuple[float, float, float]]] = {}
+    by_arm: dict[str, dict[float, tuple[float, float, float]]] = defaultdict(dict)
     for row in (row for _, rows in sizes for row in rows):
         if row["times_as_fast"] is not None:
             interval = row["times_as_fast"], row["times_as_fast_low"], row["times_as_fast_high"]
-            by_arm.setdefault(row["arm"], {})[row["record_bytes"]] = interval
+            by_arm[row["arm"]][row["record_bytes"]] = interval
     return by_arm
 
 
@@ -131,7 +134,7 @@ class ReadersSection(Section):
 
     def tables(self) -> dict[str, Rows]:
         """`readers`: a row per arm."""
-        return with_rows(readers=[row for _, rows in self.readings for row in rows])
+        return {"readers": [row for _, rows in self.readings for row in rows]}
 
     def plots(self) -> list[Plot]:
         return one_each(
@@ -139,23 +142,17 @@ class ReadersSection(Section):
             self.over_sizes,
             title=TITLE,
             caption=CAPTION,
-            corner=lambda sizes: where(sizes[0][0].world, self.size(sizes)),
+            corner=lambda sizes: words.world(sizes[0][0].world, self.size(sizes)),
             draw=draw,
             alternative=lambda sizes: f"{TITLE}: {', '.join(gains(sizes))}",
         )
 
 
-def draw(sizes: list[Reading]) -> "Figure":
+def draw(sizes: list[Reading]) -> Figure:
     """The gain of each arm with its interval, over all sizes of records."""
-    from ..plots.curves import arm_lines
-    from ..plots.style import short
-
-    looks = looks_of(comparison for comparison, _ in sizes)
-    figure, axes = arm_lines(
-        {(arm, looks[arm]): by_size for arm, by_size in gains(sizes).items()},
-        [rows[0]["record_bytes"] for _, rows in sizes],
+    return arm_lines(
+        gains(sizes),
+        {rows[0]["record_bytes"]: comparison for comparison, rows in sizes},
         xlabel="bytes of a record",
-        ylabel=f"times as fast as {short(sizes[0][1][0]['baseline'], 30)}",
+        ylabel=f"times as fast as {plain(sizes[0][1][0]['baseline'], 30)}",
     )
-    axes.axhline(1.0, color="#444444", linewidth=1.1, linestyle=(0, (1.5, 2)), zorder=1)
-    return figure

@@ -1,86 +1,64 @@
 """Section: how far the speed of each arm, relative to the baseline's, depends on assumptions."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from .. import words
 from ..data.arms import Arm, Comparison, natural
 from ..data.load import Run
 from ..data.means import over_runs
-from ..plots.arm_style import swatch
-from ..section import Rows, Section, looks_of, with_rows
+from ..plots.style import swatch
+from ..section import Rows, Section, grouped, looks_of
 
 TARGET, TRAIN, PER_SAMPLE = "time to target", "training time", "training time per sample"
 AS_CONFIGURED = ""  # the point that departs from no assumption
 
 
-@dataclass(frozen=True, kw_only=True)
-class SizeTable:
-    """One size of a study under its assumptions: a comparison under each, the one as configured first."""
-
-    comparisons: Sequence[Comparison]
-
-    @cached_property
-    def runs(self) -> list[Run]:
-        return [run for comparison in self.comparisons for run in comparison.runs]
-
-    @property
-    def baseline(self) -> str:
-        """What the others are relative to: the first arm of ddp, or the first arm if there is none."""
-        return next(iter(looks_of(self.comparisons)))
-
-    @cached_property
-    def rows(self) -> Rows:
-        """A row per assumption and arm; `relative`: the baseline's seconds over the arm's.
-
-        `seconds`: what `measure` says; None where a run is missing, did not finish or missed the target.
-        """
-        measure, seeds = _measure(self.runs), {str(run.seed) for run in self.runs}
-        seconds = {
-            (arm.label, c.assumption): _seconds(arm, measure, seeds)
-            for c in self.comparisons
-            for arm in c.arms
-        }
-        rows: Rows = []
-        for name in sorted({AS_CONFIGURED} | {c.assumption for c in self.comparisons}, key=natural):
-            base = seconds.get((self.baseline, name))
-            for label in looks_of(self.comparisons):
-                time = seconds.get((label, name))
-                relative = base / time if base and time else None
-                times = {"seconds": time, "relative": relative, "measure": measure}
-                rows.append({**self.comparisons[0].place, "assumption": name, "arm": label, **times})
-        return rows
-
-    def ranges(self) -> Rows:
-        """The table of the page: for each arm the least and the most times as fast as the baseline."""
-        shown: Rows = []
-        for label, index in looks_of(self.comparisons).items():
-            own = [row for row in self.rows if row["arm"] == label]
-            known = [row["relative"] for row in own if row["relative"]]
-            shown.append(
-                {
-                    "Arm": swatch(index) + label,
-                    f"{own[0]['measure'].capitalize()}, as configured": words.seconds(own[0]["seconds"]),
-                    "Times as fast, as configured": words.ratio(own[0]["relative"]),
-                    "Least": words.ratio(min(known, default=None)),
-                    "Most": words.ratio(max(known, default=None)),
-                    "Assumptions": f"{len(known)} of {len(own)}",
-                }
-            )
-        return shown
+def under_assumptions(comparisons: Iterable[Comparison]) -> list[list[Comparison]]:
+    """The comparisons of each study, workload, world and size that has runs under assumptions."""
+    groups = grouped(comparisons, lambda comparison: tuple(comparison.place.values()))
+    return [group for group in groups if any(comparison.assumption for comparison in group)]
 
 
-def size_tables(comparisons: Iterable[Comparison]) -> list[list[SizeTable]]:
-    """Those of each study, model, dataset and world with runs under assumptions; empty if none has."""
-    groups: dict[tuple[str, ...], dict[str, list[Comparison]]] = {}
-    for c in comparisons:
-        groups.setdefault((c.study, c.model, c.dataset, c.world), {}).setdefault(c.size, []).append(c)
-    made = [
-        [SizeTable(comparisons=members) for members in sizes.values() if any(c.assumption for c in members)]
-        for sizes in groups.values()
-    ]
-    return [tables for tables in made if tables]
+def rows_of(comparisons: Sequence[Comparison]) -> Rows:
+    """A row per assumption and arm; `relative`: the seconds of the first arm of ddp over the arm's.
+
+    `seconds`: what `measure` says; None where a run is missing, did not finish or missed the target.
+    """
+    runs = [run for comparison in comparisons for run in comparison.runs]
+    measure, seeds, labels = _measure(runs), {str(run.seed) for run in runs}, list(looks_of(comparisons))
+    seconds = {
+        (comparison.assumption, arm.label): _seconds(arm, measure, seeds)
+        for comparison in comparisons
+        for arm in comparison.arms
+    }
+    rows: Rows = []
+    for name in sorted({AS_CONFIGURED, *(comparison.assumption for comparison in comparisons)}, key=natural):
+        base = seconds.get((name, labels[0]))
+        for label in labels:
+            time = seconds.get((name, label))
+            relative = base / time if base and time else None
+            times = {"seconds": time, "relative": relative, "measure": measure}
+            rows.append({**comparisons[0].place, "assumption": name, "arm": label, **times})
+    return rows
+
+
+def ranges(comparisons: Sequence[Comparison]) -> Rows:
+    """The table of the page: for each arm the least and the most times as fast as the baseline."""
+    shown, looks = list[dict[str, str]](), looks_of(comparisons)
+    for rows in grouped(rows_of(comparisons), lambda row: row["arm"]):
+        configured, known = rows[0], [row["relative"] for row in rows if row["relative"]]
+        shown.append(
+            {
+                "Arm": swatch(looks[configured["arm"]]) + configured["arm"],
+                f"{configured['measure'].capitalize()}, as configured": words.seconds(configured["seconds"]),
+                "Times as fast, as configured": words.number(configured["relative"], 3),
+                "Least": words.number(min(known, default=None), 3),
+                "Most": words.number(max(known, default=None), 3),
+                "Assumptions": f"{len(known)} of {len(rows)}",
+            }
+        )
+    return shown
 
 
 def _measure(runs: Sequence[Run]) -> str:
@@ -108,32 +86,30 @@ class SensitivitySection(Section):
 
     order = 80
     template = """
-{% for tables in section.studies %}
-{% set arms = tables | map(attribute="runs") | sum(start=[]) | groupby("strategy") | map(attribute="list") %}
+{% for comparisons in section.studies %}
+{% set runs = comparisons | map(attribute="runs") | sum(start=[]) %}
+{% set arms = runs | groupby("strategy") | map(attribute="list") | list %}
 <section>
-<h2>Does the order depend on assumptions? {{ page.workload(tables[0].comparisons[0]) }}</h2>
+<h2>Does the order depend on assumptions? {{ page.workload(comparisons[0], comparisons[0].size) }}</h2>
 <p>Every arm ran as configured and again under each assumption, one at a time. Two arms that have a time under
 all of them keep their order if their ranges, from least to most, do not overlap. Under each assumption:
 <a href="sensitivity.csv">sensitivity.csv</a>.</p>
-{% for table in tables %}
-{% set size = table.comparisons[0].size %}
-{% call page.table("Arms under assumptions" ~ (", " ~ size if size), table.ranges()) %}
-{{ size ~ ". " if size }}Times as fast as {{ table.baseline }}, geometric means. Assumptions: under how many
-of them, the configured ones included, both have a time.
-{{ page.chips(table.runs | map(attribute="labels") | sum(start=[]) | unique) }}
+{% set size = comparisons[0].size %}
+{% call page.table("Arms under assumptions" ~ (", " ~ size if size), section.ranges(comparisons)) %}
+Times as fast as {{ section.looks_of(comparisons) | first }}, geometric means. Assumptions: under how
+many of them, the configured ones included, both have a time.
+{{ page.chips(runs | map(attribute="labels") | sum(start=[]) | unique) }}
 {% endcall %}
-{% endfor %}
-{{ page.commands("commands-assumed-" ~ loop.index, arms | list) }}
+{{ page.commands("commands-assumed-" ~ loop.index, arms) }}
 </section>
 {% endfor %}
 """
+    looks_of, ranges = staticmethod(looks_of), staticmethod(ranges)
 
     @cached_property
-    def studies(self) -> list[list[SizeTable]]:
-        return size_tables(self.results.comparisons)
+    def studies(self) -> list[list[Comparison]]:
+        return under_assumptions(self.results.comparisons)
 
     def tables(self) -> dict[str, Rows]:
         """`sensitivity`: a row per size, assumption and arm."""
-        return with_rows(
-            sensitivity=[row for tables in self.studies for table in tables for row in table.rows]
-        )
+        return {"sensitivity": [row for comparisons in self.studies for row in rows_of(comparisons)]}

@@ -12,7 +12,7 @@ from typing import Any
 
 from .. import words
 from ..data.arms import Arm, Comparison, settings, text
-from ..section import Rows, Section, with_rows
+from ..section import Rows, Section
 from ..statistics import reached
 from ..statistics.welch import Interval, Times, regret
 from ..target import budget_s, study_of, way
@@ -23,9 +23,9 @@ NO_DEFAULT = "no run with the default settings"
 
 def tuned_arms(comparisons: Sequence[Comparison]) -> list[tuple[Arm, Row]]:
     """Every tuned arm with its row of the table, without second baselines and placebos, in order."""
-    paper = {(*c.place.values(), c.assumption): c for c in comparisons if not c.tuned}
+    own = {(*c.place.values(), c.assumption): c for c in comparisons if not c.tuned}
     return [
-        (arm, _row(comparison, paper.get((*comparison.place.values(), comparison.assumption)), arm))
+        (arm, _row(comparison, own.get((*comparison.place.values(), comparison.assumption)), arm))
         for comparison in comparisons
         if comparison.tuned
         for arm in comparison.arms
@@ -56,14 +56,13 @@ def _row(comparison: Comparison, others: Comparison | None, arm: Arm) -> Row:
     first, level = arm.runs[0], float(study_of(arm.runs[0], "level", 0.95))
     candidates = [other for other in others.arms if not other.runs[0].role] if others else []
     default = next((other for other in candidates if other.runs[0].arm_name == first.tuned), None)
-    if others is None or default is None:
-        share, ends, bound, why = None, None, "", NO_DEFAULT
-        winner = f"not known: {NO_DEFAULT}"
-    else:
+    share, ends, bound, why = None, None, "", NO_DEFAULT
+    winner = f"not known: {NO_DEFAULT}"
+    if others and default:
         share, ends, bound, why = _regret(others, default, arm, level)
-        before, after = settings(default.runs[0]), settings(first)
-        changed = [key for key in after if key not in before or before[key] != after[key]]
-        winner = " ".join(f"{key}={text(after[key])}" for key in changed) or "the default settings"
+        before = settings(default.runs[0])
+        changed = {k: v for k, v in settings(first).items() if k not in before or before[k] != v}
+        winner = " ".join(f"{key}={text(value)}" for key, value in changed.items()) or "the default settings"
     return {
         **comparison.place,
         "arm": first.tuned,
@@ -89,24 +88,24 @@ def _regret(
     """The regret by time to target, without a target by that of all work; the side it bounds; and remarks."""
     if not default.counted or not tuned.counted:
         return None, None, "", "no run counts"
+    arms, limit = (default, tuned), budget_s(others)
     if default.runs[0].target is None:
-        times = [Times(tuple(run.train_s for run in arm.complete if run.train_s)) for arm in (default, tuned)]
+        times = [Times(tuple(run.train_s for run in arm.complete if run.train_s)) for arm in arms]
         if not all(side.seconds for side in times):
             return None, None, "", "no run did all its work"
-        return *regret(*times, level=level), "", ""
-    limit = budget_s(others)
-    if limit is None:
+    elif limit is None:
         return None, None, "", "no budget is known"
-    base, arm = way(default.counted, limit), way(tuned.counted, limit)
-    if base.all_reached and arm.all_reached:
-        return *regret(reached.at_budget(base), reached.at_budget(arm), level=level), "", ""
-    counts = (
-        f"reached the target: {base.reached} of {base.runs} as default, {arm.reached} of {arm.runs} tuned"
-    )
-    ratio = reached.compare(base, arm, level=level)
-    if ratio is None:
-        return None, None, "", counts
-    return ratio.point - 1, Interval(ratio.low - 1, ratio.high - 1), ratio.side, counts
+    else:
+        ways = [way(arm.counted, limit) for arm in arms]
+        if not all(side.all_reached for side in ways):
+            of_default, of_tuned = (f"{side.reached} of {side.runs}" for side in ways)
+            counts = f"reached the target: {of_default} as default, {of_tuned} tuned"
+            ratio = reached.compare(*ways, level=level)
+            if ratio is None:
+                return None, None, "", counts
+            return ratio.point - 1, Interval(ratio.low - 1, ratio.high - 1), ratio.side, counts
+        times = [reached.at_budget(side) for side in ways]
+    return *regret(*times, level=level), "", ""
 
 
 class TunedSection(Section):
@@ -116,7 +115,7 @@ class TunedSection(Section):
     template = """
 {% if section.arms %}
 <section id="tuning">
-<h2>What tuning came to</h2>
+<h2>What tuning found</h2>
 <p>Every arm had as many trials, at the same points, with the same seeds, on the validation split; none of
 these seeds is scored. Searched of all arms:
 {{ section.arms | map(attribute="1.space") | unique | join("; ") }}. Regret: how much longer the study's own
@@ -140,4 +139,4 @@ seeds. Large in one arm only: then the defaults decided between the arms. Trials
 
     def tables(self) -> dict[str, Rows]:
         """`tuning`: a row per tuned arm."""
-        return with_rows(tuning=[row for _, row in self.arms])
+        return {"tuning": [row for _, row in self.arms]}

@@ -12,6 +12,7 @@ from sharing import write_config
 
 from daso_bench.runner.records.json_lines import RecordWriter, encode
 from daso_bench.runner.records.trees import id_of_tree
+from daso_bench.runner.report import build
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -20,6 +21,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 def make_run() -> Callable[..., Path]:
     """`_make_run` for every test."""
     return _make_run
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are not drawn, which takes most of the time of a report."""
+    monkeypatch.setattr(build, "picture", lambda plot, output: plot)
 
 
 def _config(strategy: str, seed: int, target: float | None, arm: str, **more: Any) -> dict[str, Any]:

@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from matplotlib.colors import to_hex
+from matplotlib.patches import Rectangle
 from sharing import Make, compared, there
 
 from daso_bench.runner.report import answers, words
@@ -14,6 +16,9 @@ from daso_bench.runner.report.claims.judge import judge
 from daso_bench.runner.report.claims.paper_claims import load
 from daso_bench.runner.report.claims.speedups import Check, Speedups, speedups_of
 from daso_bench.runner.report.claims.study_checks import noise
+from daso_bench.runner.report.plots.pictures import drawing
+from daso_bench.runner.report.plots.saving_lanes import lanes
+from daso_bench.runner.report.plots.style import TOLERANCE
 from daso_bench.runner.report.statistics.noise_floor import NoiseFloor
 from daso_bench.runner.report.statistics.welch import Times, welch
 
@@ -146,6 +151,15 @@ def test_a_paper_has_one_row_with_its_claims_and_its_verdict(study: Speedups) ->
     first, second = answers.paper_rows(unfair, judge(load(), [unfair]))
     assert first["verdict"].endswith("no verdict (daso: other learning rate)")
     assert "other learning rate" not in second["verdict"]
+
+
+def test_the_figure_marks_the_tolerated_loss_of_accuracy(study: Speedups) -> None:
+    with drawing("test"):
+        figure = lanes(study)
+    band = next(patch for patch in figure.axes[1].patches if to_hex(patch.get_facecolor()) == TOLERANCE)
+    assert isinstance(band, Rectangle)
+    assert (band.get_x(), band.get_width()) == (-0.5, 0.5)
+    assert "tolerated loss: 0.5 points" in [text.get_text() for text in figure.legends[0].get_texts()]
 
 
 @pytest.mark.parametrize(

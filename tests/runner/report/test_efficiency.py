@@ -345,10 +345,8 @@ def test_native_is_one_process_of_all_cores_but_those_of_loaders_workers(
     assert (judged.verdict.word == "no verdict") is bool(said)
 
 
-def test_the_page_has_the_matrix_and_its_table(
-    make_run: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(build, "picture", lambda plot, output: replace(plot, failure="left out"))
+@pytest.mark.usefixtures("undrawn")
+def test_the_page_has_the_matrix_and_its_table(make_run: Make, tmp_path: Path):
     made(make_run, tmp_path, STEADY)
     page = build.report(tmp_path, tmp_path / "out").read_text()
     assert "Computing efficiency" in page

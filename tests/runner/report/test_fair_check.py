@@ -104,6 +104,7 @@ def test_the_reason_is_the_number_of_unequal_things_and_the_verdict_gives_the_wo
     )
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_fair_study_is_green_and_every_arm_is_in_the_table(make_run: Make, tmp_path: Path) -> None:
     study(make_run, tmp_path / "in", fresh=1.0, placebo=1.0)
     arm_of(make_run, tmp_path / "in", "sgp", ARM)

@@ -39,6 +39,7 @@ def test_a_run_counts_unless_its_own_checks_failed(
     assert (run.invalid, run.counted, run.reason, run.world) == expected
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_report_leaves_invalid_runs_out_of_its_numbers_and_names_them(
     make_run: Make, tmp_path: Path
 ) -> None:

@@ -10,7 +10,7 @@ from sharing import Make, compared
 
 from daso_bench.runner.report import build
 from daso_bench.runner.report.plots.curves import curves, quartiles
-from daso_bench.runner.report.plots.style import drawing
+from daso_bench.runner.report.plots.pictures import drawing
 
 NAN = float("nan")
 LARGEST_PAGE_BYTES = 5e6  # of 1,000 runs
@@ -53,11 +53,11 @@ def test_a_curve_is_the_median_with_its_band_and_a_mark_where_a_run_ended_early(
     assert end.get_marker() == "x"
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_page_of_many_runs_folds_them_says_once_what_they_share_and_stays_small(
     make_run: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The size of a page of 1,000 runs follows from two pages that differ by a few."""
-    monkeypatch.setattr(build, "picture", lambda plot, output: plot)
     monkeypatch.setattr(build, "MANY_RUNS", 4)
     runs = [make_run(tmp_path / "runs", "daso", seed) for seed in range(5)]
     page = build.report(tmp_path / "runs", tmp_path / "out").read_text()
@@ -72,11 +72,10 @@ def test_the_page_of_many_runs_folds_them_says_once_what_they_share_and_stays_sm
     assert len(page.encode()) + 995 * run_bytes + FIGURE_BYTES < LARGEST_PAGE_BYTES
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_more_than_three_comparisons_begin_with_a_list_of_their_answers(
-    make_run: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_run: Make, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(build, "picture", lambda plot, output: plot)
-
     def with_sizes(*sizes: int) -> str:
         for size, seed in product(sizes, range(3)):
             place = {"size": f"{size} nodes"}

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from sharing import Make
 from test_convergence_points import stored
 from test_judge import FAST
@@ -22,6 +23,7 @@ def own(folder: Path, runs: Path) -> Path:
     return folder
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_report_finds_the_users_own_points_and_claims_wherever_they_lie(make_run: Make, tmp_path: Path):
     study(make_run, tmp_path / "in", arm=FAST, fresh=1.0)
     page = report(tmp_path / "in", tmp_path / "out", own(tmp_path / "own", tmp_path / "in"))

@@ -36,6 +36,7 @@ class Mine(Section):
 '''
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_section_without_anything_to_show_has_no_table_and_no_block(make_run: Make, tmp_path: Path):
     make_run(tmp_path / "runs", target=None)
     page = report(tmp_path / "runs", tmp_path / "out").read_text()
@@ -45,7 +46,7 @@ def test_a_section_without_anything_to_show_has_no_table_and_no_block(make_run: 
         "Which link is fast",
         "What the papers claim",
         "packed file",
-        "What tuning came to",
+        "What tuning found",
         "assumptions",
     ):
         assert heading not in page

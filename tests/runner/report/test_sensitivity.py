@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from sharing import Make, all_compared
-from sharing import table as rows
+from sharing import Make, all_compared, table
 
 from daso_bench.runner.report.build import report
-from daso_bench.runner.report.sections.sensitivity import SizeTable, size_tables
+from daso_bench.runner.report.data.arms import Comparison
+from daso_bench.runner.report.section import Rows
+from daso_bench.runner.report.sections.sensitivity import ranges, rows_of, under_assumptions
 
 FAR = "simulated: extrapolated to 256 ranks, step times were compared with measured ones on 16 ranks"
 TIMES = {
@@ -39,27 +40,28 @@ def make_study(make_run: Make, tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
-def only(root: Path) -> SizeTable:
-    ((table,),) = size_tables(all_compared(root))
-    return table
+def only(root: Path) -> list[Comparison]:
+    (comparisons,) = under_assumptions(all_compared(root))
+    return comparisons
 
 
-def of_arm(table: SizeTable, arm: str, column: str) -> dict[str, float | None]:
+def of_arm(rows: Rows, arm: str, column: str) -> dict[str, float | None]:
     """A column of the rows of an arm, by assumption."""
-    return {row["assumption"]: row[column] for row in table.rows if row["arm"] == arm}
+    return {row["assumption"]: row[column] for row in rows if row["arm"] == arm}
 
 
-def measure(table: SizeTable) -> str:
-    (found,) = {row["measure"] for row in table.rows}
+def measure(rows: Rows) -> str:
+    (found,) = {row["measure"] for row in rows}
     return found
 
 
 def test_the_rows_are_relative_to_ddp_and_the_table_has_the_range_of_each_arm(make_study: Make) -> None:
-    table = only(make_study())
-    assert list(dict.fromkeys(row["assumption"] for row in table.rows)) == ["", "fair links", "rings"]
-    assert of_arm(table, "daso", "relative") == {"": 2.0, "fair links": 2.0, "rings": 1.25}
-    assert measure(table) == "training time"
-    arms = [list(row.values()) for row in table.ranges()]
+    study = only(make_study())
+    rows = rows_of(study)
+    assert list(dict.fromkeys(row["assumption"] for row in rows)) == ["", "fair links", "rings"]
+    assert of_arm(rows, "daso", "relative") == {"": 2.0, "fair links": 2.0, "rings": 1.25}
+    assert measure(rows) == "training time"
+    arms = [list(row.values()) for row in ranges(study)]
     assert [cells[0].rpartition(">")[2] for cells in arms] == ["ddp", "daso", "lasgd"]
     assert [cells[1:] for cells in arms[1:]] == [
         ["20.00 s", "2.000", "1.250", "2.000", "3 of 3"],
@@ -70,7 +72,7 @@ def test_the_rows_are_relative_to_ddp_and_the_table_has_the_range_of_each_arm(ma
 def test_the_baseline_is_the_first_arm_of_ddp(make_study: Make) -> None:
     """Also where another arm comes first by name, and another arm of ddp has a longer name."""
     root = make_study({name: {"averaging": 1.0, "ddp by nodes": 2.0, "ddp": 3.0} for name in BOTH})
-    assert only(root).baseline == "ddp"
+    assert rows_of(only(root))[0]["arm"] == "ddp"
 
 
 def test_an_arm_that_lacks_a_run_a_seed_or_the_target_is_has_no_time(make_study: Make) -> None:
@@ -78,33 +80,34 @@ def test_an_arm_that_lacks_a_run_a_seed_or_the_target_is_has_no_time(make_study:
     make_study({name: {"ddp": 400.0, "daso": 440.0, "lasgd": 300.0, "hsgd": 1.0} for name in BOTH})
     make_study({name: {"ddp": 1600.0, "lasgd": 300.0} for name in BOTH}, seed=1)
     root = make_study({name: {"hsgd": 1.0} for name in BOTH}, seed=1, status="diverged")
-    table = only(root)
-    assert of_arm(table, "ddp", "seconds") == pytest.approx(dict.fromkeys(BOTH, 800.0)), "geometric mean"
-    assert of_arm(table, "daso", "seconds") == of_arm(table, "hsgd", "seconds") == dict.fromkeys(BOTH)
-    assert [row["Assumptions"] for row in table.ranges()] == ["2 of 2", "0 of 2", "0 of 2", "2 of 2"]
+    study = only(root)
+    rows = rows_of(study)
+    assert of_arm(rows, "ddp", "seconds") == pytest.approx(dict.fromkeys(BOTH, 800.0)), "geometric mean"
+    assert of_arm(rows, "daso", "seconds") == of_arm(rows, "hsgd", "seconds") == dict.fromkeys(BOTH)
+    assert [row["Assumptions"] for row in ranges(study)] == ["2 of 2", "0 of 2", "0 of 2", "2 of 2"]
 
 
 def test_without_a_run_as_configured_there_is_no_time_as_configured(make_study: Make) -> None:
-    table = only(make_study({"rings": TIMES["rings"]}))
-    assert of_arm(table, "daso", "relative") == {"": None, "rings": 1.25}
-    assert list(table.ranges()[1].values())[1:] == ["–", "–", "1.250", "1.250", "1 of 2"]
+    study = only(make_study({"rings": TIMES["rings"]}))
+    assert of_arm(rows_of(study), "daso", "relative") == {"": None, "rings": 1.25}
+    assert list(ranges(study)[1].values())[1:] == ["–", "–", "1.250", "1.250", "1 of 2"]
 
 
 def test_unequal_work_is_compared_per_sample(make_study: Make) -> None:
     make_study({name: {"ddp": 40.0, "daso": 20.0} for name in BOTH})
-    table = only(make_study({name: {"lasgd": 15.0} for name in BOTH}, accuracies=(0.5, 0.6)))
-    assert of_arm(table, "lasgd", "seconds")[""] == pytest.approx(0.015)
-    assert of_arm(table, "lasgd", "relative")[""] == pytest.approx(0.04 / 0.015)
-    assert measure(table) == "training time per sample"
+    rows = rows_of(only(make_study({name: {"lasgd": 15.0} for name in BOTH}, accuracies=(0.5, 0.6))))
+    assert of_arm(rows, "lasgd", "seconds")[""] == pytest.approx(0.015)
+    assert of_arm(rows, "lasgd", "relative")[""] == pytest.approx(0.04 / 0.015)
+    assert measure(rows) == "training time per sample"
 
 
 def test_with_one_target_the_scored_crossing_is_compared(make_study: Make) -> None:
     make_study({"": {"ddp": 40.0, "daso": 20.0}}, target=0.6, accuracies=(0.5, 0.6))
     make_study({"rings": {"ddp": 40.0}}, target=0.6, accuracies=(0.5, 0.5, 0.6))
-    table = only(make_study({"rings": {"daso": 20.0}}, target=0.6, accuracies=(0.5, 0.5)))
-    assert measure(table) == "time to target"
-    assert of_arm(table, "ddp", "seconds") == pytest.approx({"": 40 * 2**0.5, "rings": 40 * 6**0.5})
-    assert of_arm(table, "daso", "seconds")["rings"] is None
+    rows = rows_of(only(make_study({"rings": {"daso": 20.0}}, target=0.6, accuracies=(0.5, 0.5))))
+    assert measure(rows) == "time to target"
+    assert of_arm(rows, "ddp", "seconds") == pytest.approx({"": 40 * 2**0.5, "rings": 40 * 6**0.5})
+    assert of_arm(rows, "daso", "seconds")["rings"] is None
 
 
 def test_worlds_and_sizes_are_never_mixed(make_study: Make) -> None:
@@ -112,12 +115,13 @@ def test_worlds_and_sizes_are_never_mixed(make_study: Make) -> None:
     make_study(size="16 nodes")
     make_study(slow, size="4 nodes")
     make_study({"": {"ddp": 7.0, "daso": 7.0}}, size="64 nodes")
-    real, simulated = size_tables(all_compared(make_study(size="4 nodes", world="local")))
-    assert [(table.rows[0]["world"], table.rows[0]["size"]) for table in real] == [("local", "4 nodes")]
-    assert [table.rows[0]["size"] for table in simulated] == ["4 nodes", "16 nodes"]
-    assert [of_arm(table, "ddp", "seconds")[""] for table in simulated] == [400.0, 40.0]
+    studies = list(map(rows_of, under_assumptions(all_compared(make_study(size="4 nodes", world="local")))))
+    places = [(rows[0]["world"], rows[0]["size"]) for rows in studies]
+    assert places == [("local", "4 nodes"), ("simulated", "4 nodes"), ("simulated", "16 nodes")]
+    assert [of_arm(rows, "ddp", "seconds")[""] for rows in studies] == [40.0, 400.0, 40.0]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_page_shows_runs_under_assumptions_in_their_own_section_alone(
     make_study: Make, tmp_path: Path
 ) -> None:
@@ -126,9 +130,9 @@ def test_the_page_shows_runs_under_assumptions_in_their_own_section_alone(
     assert "study.assumption=rings" not in ordinary
     assert "study.assumption=rings" in section
     assert f'<span class="chip">{FAR}</span>' in section
-    runs = rows(tmp_path / "out" / "runs.csv")
+    runs = table(tmp_path / "out" / "runs.csv")
     assert {(row["arm"], row["size"], row["assumption"]) for row in runs} == {
         (arm, "4 nodes", assumption) for assumption, arms in TIMES.items() for arm in arms
     }
-    table = rows(tmp_path / "out" / "sensitivity.csv")
-    assert {(row["assumption"], row["arm"]): float(row["relative"]) for row in table}["rings", "daso"] == 1.25
+    rows = table(tmp_path / "out" / "sensitivity.csv")
+    assert {(row["assumption"], row["arm"]): float(row["relative"]) for row in rows}["rings", "daso"] == 1.25

@@ -2,16 +2,18 @@
 
 from pathlib import Path
 
+import pytest
 from matplotlib.text import Text
-from sharing import Make, compared, table
+from sharing import Make, table
 from test_report import Text as PageText
 
-from daso_bench.runner.report.build import report
-from daso_bench.runner.report.claims.speedups import all_speedups
+from daso_bench.runner.report.build import latex, report
 from daso_bench.runner.report.plots.curves import curves
+from daso_bench.runner.report.plots.pictures import drawing
 from daso_bench.runner.report.plots.saving_lanes import lanes
-from daso_bench.runner.report.plots.style import drawing
-from daso_bench.runner.report.tables import latex
+from daso_bench.runner.report.results import results_of
+from daso_bench.runner.report.sections.answer import AnswerSection
+from daso_bench.runner.report.sections.details import DetailsSection
 
 NAMES = [
     *("NA", "_x", "$x$", "a|b", "a\\|b", "<b>", "&lt;", "nan", "x,y", '"q"', "\\frac", "名前"),
@@ -28,6 +30,7 @@ def test_signs_with_a_meaning_are_escaped_in_latex() -> None:
     )
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_names_survive_in_csv_on_the_page_and_in_figures(make_run: Make, tmp_path: Path) -> None:
     for seed in range(3):
         make_run(tmp_path / "runs", "ddp", seed, place={"arm": "None"})
@@ -37,14 +40,14 @@ def test_names_survive_in_csv_on_the_page_and_in_figures(make_run: Make, tmp_pat
     assert ("b", {}) not in page.tags
     for name in ["None", *NAMES]:
         assert page.text.count(name) > 2, name
-    alternatives = [a["aria-label"] or "" for _, a in page.tags if a.get("role") == "img"]
-    assert all(name in words for name in NAMES for words in alternatives)
+    results = results_of(tmp_path / "runs", "test", None)
+    plots = [plot for kind in (AnswerSection, DetailsSection) for plot in kind(results).plots()]
+    assert all(name in plot.alternative for name in NAMES for plot in plots)
     for file, names in (("runs", {"None", *NAMES}), ("speedups", set(NAMES)), ("paper", set(NAMES))):
         assert {row["arm"] for row in table(tmp_path / "out" / f"{file}.csv")} == names
-    comparison = compared(tmp_path / "runs")
-    (speedups,) = all_speedups([comparison])
     with drawing("test"):
-        for figure in (curves(comparison, "train_s", "seconds"), lanes(speedups)):
+        for figure in (curves(results.comparisons[0], "train_s", "seconds"), lanes(results.speedups[0])):
+            figure.draw_without_rendering()
             texts = [text for text in figure.findobj(Text) if isinstance(text, Text)]
             assert not any(text.get_parse_math() and "$" in text.get_text() for text in texts)
             shown = {text.get_text().removeprefix("\N{ZERO WIDTH SPACE}") for text in texts}

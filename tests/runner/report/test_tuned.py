@@ -122,6 +122,7 @@ def test_second_baselines_are_no_tuned_arms(make_run: Make, tmp_path: Path):
     assert [row["arm"] for _, row in tuned_arms(all_compared(tmp_path))] == ["ddp"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_page_shows_both_rows_and_what_tuning_cost(make_run: Make, tmp_path: Path):
     rows(make_run, tmp_path / "runs", "ddp", (100, 101, 102), (90, 91, 92))
     rows(make_run, tmp_path / "runs", "daso", (80, 81, 82), (70, 71, 72))
@@ -133,7 +134,7 @@ def test_the_page_shows_both_rows_and_what_tuning_cost(make_run: Make, tmp_path:
     titles = re.findall(r"<(?:h2|p class=.kicker.)>([^<]*)", page)
     for row in ("paper&#39;s settings", "equally tuned"):
         assert any(f"over 2×2 ranks, {row} ·" in " ".join(title.split()) for title in titles), row
-    assert "What tuning came to" in titles
+    assert "What tuning found" in titles
     assert [row["arm"] for row in table(tmp_path / "out" / "tuning.csv")] == ["ddp", "daso"]
     told = [row for row in table(tmp_path / "out" / "claims.csv") if row["claim"] == "daso_time"]
     assert [(row["arm"], row["where"].endswith(", equally tuned")) for row in told] == [

@@ -28,14 +28,6 @@ def test_seconds(value: float | None, said: str) -> None:
     assert words.seconds(value).startswith(said)
 
 
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1.00 kB"), (22.4e6, "22.4 MB"), (3.2e12, "3.20 TB")],
-)
-def test_size(value: float, said: str) -> None:
-    assert words.size(value) == said
-
-
 def test_means_need_two_whole_values() -> None:
     assert geometric_mean([2.0, 8.0]) == pytest.approx(4.0)
     assert mean([2.0, 8.0]) == 5.0

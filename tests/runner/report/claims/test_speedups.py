@@ -20,8 +20,8 @@ from daso_bench.runner.report.claims.speedups import Speedups, all_speedups, spe
 from daso_bench.runner.report.claims.study_checks import noise
 from daso_bench.runner.report.data.arms import Comparison, compare
 from daso_bench.runner.report.data.load import find_runs, load_run
+from daso_bench.runner.report.plots.pictures import drawing
 from daso_bench.runner.report.plots.saving_lanes import lanes
-from daso_bench.runner.report.plots.style import drawing
 from daso_bench.runner.report.statistics.welch import Ratio, Times, holm, welch
 
 BASE, ARM = (100, 104, 96, 108, 92), (80, 84, 76, 86, 75)

@@ -10,7 +10,7 @@ from sharing import Make, all_compared, compared
 
 from daso_bench.runner.report.data.arms import common_settings
 from daso_bench.runner.report.data.load import load_run
-from daso_bench.runner.report.plots.arm_style import colour
+from daso_bench.runner.report.plots.style import colour
 from daso_bench.runner.report.reproduce import command_of
 
 ODD = [None, True, 3, 0.1, 1e-8, "auto", "", "null", "1e3", "a b", "it's", "a,b", "[x]", "$x", [1, "b c"], {}]

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from sharing import Make, compared
 
-from daso_bench.runner.report.plots.arm_style import COLOURS
 from daso_bench.runner.report.plots.curves import curves
-from daso_bench.runner.report.plots.style import drawing, numbers
+from daso_bench.runner.report.plots.pictures import drawing
+from daso_bench.runner.report.plots.style import COLOURS, numbers
 
 
 def test_many_arms_have_their_legend_below_the_curves(make_run: Make, tmp_path: Path) -> None:

@@ -31,9 +31,9 @@ def test_a_figure_is_two_files_with_its_words_and_one_that_fails_says_why(
     assert (made.files, made.table) == (("mine.svg", "mine.pdf"), "mine")
     assert (made.title, made.caption, made.alternative) == ("My title", "What it shows.", "words of item")
     if draw is broken:
-        assert (made.svg, made.failure) == (None, "not drawn: RuntimeError: no fonts here")
+        assert (made.svgs, made.failure) == ((), "not drawn: RuntimeError: no fonts here")
         assert list(tmp_path.iterdir()) == []
         return
-    assert 'id="mine-figure_1"' in str(made.svg)
+    assert 'id="mine-figure_1"' in str(made.svgs[0])
     assert "<!-- corner of item -->" in (tmp_path / "mine.svg").read_text()
     assert (tmp_path / "mine.pdf").read_bytes().startswith(b"%PDF")
