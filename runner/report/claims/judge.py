@@ -255,7 +255,10 @@ def _by_headline(
                 reasons = ("no run of the comparator did all its work",)
                 return Verdict(word="no verdict", reasons=reasons), ""
             points, steps = _points_at(study, median(spent)), rates(study.against, line.arm)
-            made = better(points, conditions=quality.at_equal_time(conditions, steps and steps.interval))
+            # Of two arms of one strategy, virtual time has the same error on both sides.
+            one_strategy = study.against.runs[0].strategy == line.arm.runs[0].strategy
+            compared = steps.simulated if steps and one_strategy else steps
+            made = better(points, conditions=quality.at_equal_time(conditions, compared and compared.interval))
             found = points(line)
             measured = f"{found.difference:+.2f} points" if found else "no difference"
             return made, f"{measured} at equal time, {words.interval(steps)} in time per sample"

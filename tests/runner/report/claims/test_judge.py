@@ -112,17 +112,20 @@ def test_another_comparator_than_the_baseline_is_taken_and_the_baseline_too(make
 
 
 @pytest.mark.parametrize(
-    ("last", "whole_s", "word"),
+    ("last", "whole_s", "word", "world"),
     [
-        (0.75, 100, "supported"),
-        (0.65, 100, "contradicted"),
-        (0.90, 103, "contradicted"),  # its last evaluation, the best, comes after the time of the plain mean
+        (0.75, 100, "supported", "local"),
+        (0.65, 100, "contradicted", "local"),
+        # Its last evaluation, the best, comes after the time of the plain mean.
+        (0.90, 103, "contradicted", "local"),
+        # Both sides have one model error, which is wider than what is allowed.
+        (0.75, 100, "supported", "simulated"),
     ],
 )
 def test_better_accuracy_at_equal_time(
-    make_run: Make, tmp_path: Path, last: float, whole_s: float, word: str
+    make_run: Make, tmp_path: Path, last: float, whole_s: float, word: str, world: str
 ):
-    study(make_run, tmp_path, arm=(), fresh=1.0, base=(100, 101, 99, 100, 100))
+    study(make_run, tmp_path, arm=(), fresh=1.0, base=(100, 101, 99, 100, 100), world=world)
     for seed in range(5):
         for name, weighting, final, time_s in (
             ("plain", "uniform", 0.70, 100),
@@ -136,6 +139,7 @@ def test_better_accuracy_at_equal_time(
                 train_s=time_s / 4,
                 place={"arm": name, "role": ""},
                 settings={"weighting": weighting},
+                world=world,
             )
     found = only(tmp_path, "heterogeneous_accuracy")
     assert (found.arm, found.comparator) == ("by samples", "plain")
