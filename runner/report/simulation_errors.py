@@ -74,7 +74,7 @@ def validate(pairs: Sequence[Pair]) -> Validation:
     """The errors of `pairs`."""
     errors = {
         "step time": [pair["simulated_step_s"] / pair["emulated_step_s"] - 1 for pair in pairs],
-        "speed-up": [math.expm1(error.log) for error in speedup_errors(pairs)],
+        "speed-up": [math.expm1(error["error"]) for error in speedup_errors(pairs)],
         "time to target": [
             pair["simulated_target_s"] / pair["emulated_target_s"] - 1
             for pair in pairs

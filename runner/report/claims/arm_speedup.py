@@ -12,9 +12,9 @@ from ...records.target_crossing import Crossing
 from .. import words
 from ..data.arms import Arm, per_sample
 from ..data.load import Run
-from ..statistics import quality, reached
+from ..statistics import quality
 from ..statistics.model_error import ModelError, model_error
-from ..statistics.slow_runs import typical
+from ..statistics.run_times import typical
 from ..statistics.welch import (
     FEWEST_RUNS,
     Estimate,
@@ -119,9 +119,7 @@ def to_target(base: Arm, arm: Arm, budget: float | None) -> Ratio | None:
     """Of the scored crossing times, runs that missed the target at the budget; None without one."""
     if budget is None or any(len(side.counted) < FEWEST_RUNS for side in (base, arm)):
         return None
-    ways = [way(side.counted, budget) for side in (base, arm)]
-    made = reached.compare(*ways, level=level_of(base))
-    return made and _of_model(made, base, arm, [reached.to_judge(side) for side in ways])
+    return _of_times(base, arm, [typical(way(side.counted, budget))[0] for side in (base, arm)])
 
 
 def _of_times(base: Arm, arm: Arm, times: Sequence[Times]) -> Ratio | None:
@@ -278,7 +276,7 @@ def _work(arm: Arm) -> Times:
 
 def _way_times(arm: Arm) -> Times:
     """Scored crossing times of the runs that reached the target."""
-    return reached.at_budget(way(arm.reached, math.inf))
+    return way(arm.reached, math.inf)
 
 
 def not_whole(*arms: Arm) -> list[str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from ..checks.check import Check
 from ..data.arms import Arm, Comparison
 from ..data.load import Run
-from ..statistics.noise_floor import Floor, NoiseFloor, clock_floor, fresh_floor, model_floor, placebo_differs
+from ..statistics.noise_floor import NoiseFloor, clock_floor, fresh_floor, model_floor, placebo_differs
 from ..statistics.verdict import Bound
 from ..statistics.welch import FEWEST_RUNS, Ratio
 from ..target import baseline_of, budget_s
@@ -128,14 +128,14 @@ def speedups_of(comparison: Comparison, references: Sequence[Reference] = ()) ->
         return None
     lines = arm_speedups(baseline, others, budget)
     placebo = arm_speedups(baseline, [placebos], budget)[0] if placebos else None
-    clock = _clock_floor(baseline, same_seeds) if same_seeds else None
+    clock = _clock_floor(baseline, same_seeds) if same_seeds else NoiseFloor()
     if comparison.world == "simulated":
         errors = [error for line in lines if (error := error_of_model(baseline, line.arm))]
         clock = model_floor(errors, clock, baseline.jitters)
-    fixed_floor = target_floor = NoiseFloor(clock=clock, fresh=None)
+    fixed_floor = target_floor = clock
     if comparison.world == "simulated" and not baseline.jitters:
         # Seeds change no simulated time of equal work: it is known without a second baseline.
-        fixed_floor = NoiseFloor(clock=clock, fresh=Floor(value=0.0))
+        fixed_floor = replace(clock, fresh=0.0)
     fresh_quality = None
     if fresh_seeds:
         twice = (baseline, fresh_seeds)
@@ -184,7 +184,7 @@ def _enough(arms: Sequence[Arm]) -> bool:
     return any(len(arm.counted) >= FEWEST_RUNS for arm in arms)
 
 
-def _clock_floor(baseline: Arm, again: Arm) -> Floor | None:
+def _clock_floor(baseline: Arm, again: Arm) -> NoiseFloor:
     """From each repetition's two runs with the same seeds: time per sample, up to their last evaluation."""
     first = {run.block: run for run in baseline.counted}
     pairs = [_same_part(first[run.block], run) for run in again.counted if run.block in first]
@@ -201,10 +201,10 @@ def _same_part(first: Run, second: Run) -> tuple[float, float] | None:
     return (1 / rates[0], 1 / rates[1]) if rates[0] and rates[1] else None
 
 
-def _floor(clock: Floor | None, again: Ratio | None, why: Sequence[str]) -> NoiseFloor:
+def _floor(clock: NoiseFloor, again: Ratio | None, why: Sequence[str]) -> NoiseFloor:
     """`again`: the baseline over the one with fresh seeds. `why`: what may forbid a ratio of them."""
     fresh = fresh_floor(again)
-    return NoiseFloor(clock=clock, fresh=fresh, unknown="" if fresh else "; ".join(why))
+    return replace(clock, fresh=fresh, unknown="" if fresh is not None else "; ".join(why))
 
 
 def _different(placebo: ArmSpeedup | None, floors: Sequence[float | None]) -> list[str]:

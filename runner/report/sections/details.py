@@ -13,7 +13,7 @@ from ..data.metric import target_words
 from ..plots.comparison_figures import figures
 from ..plots.pictures import Plot
 from ..section import Section
-from ..statistics.reached import median_s, wilson
+from ..statistics.run_times import median_s, wilson
 from ..target import budget_s, way
 
 

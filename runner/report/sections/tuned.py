@@ -13,8 +13,8 @@ from typing import Any
 from .. import words
 from ..data.arms import Arm, Comparison, settings, text
 from ..section import Rows, Section, with_rows
-from ..statistics import reached
-from ..statistics.welch import Interval, Times, regret
+from ..statistics.run_times import typical
+from ..statistics.welch import Interval, Times, regret, welch
 from ..target import budget_s, study_of, way
 
 Row = dict[str, Any]
@@ -98,12 +98,11 @@ def _regret(
     if limit is None:
         return None, None, "", "no budget is known"
     base, arm = way(default.counted, limit), way(tuned.counted, limit)
-    if base.all_reached and arm.all_reached:
-        return *regret(reached.at_budget(base), reached.at_budget(arm), level=level), "", ""
-    counts = (
-        f"reached the target: {base.reached} of {base.runs} as default, {arm.reached} of {arm.runs} tuned"
-    )
-    ratio = reached.compare(base, arm, level=level)
+    if not base.missed and not arm.missed:
+        return *regret(base, arm, level=level), "", ""
+    reached = [f"{side.met.count(True)} of {len(side.met)}" for side in (base, arm)]
+    counts = f"reached the target: {reached[0]} as default, {reached[1]} tuned"
+    ratio = welch(typical(base)[0], typical(arm)[0], level=level)
     if ratio is None:
         return None, None, "", counts
     return ratio.point - 1, Interval(ratio.low - 1, ratio.high - 1), ratio.side, counts
