@@ -13,8 +13,7 @@ from typing import Any
 from ...strategies.errors import ConfigError, MachineError
 from ..records.json_lines import Row, read_json, surviving
 from . import words
-from .data.load import find_runs, is_placed
-from .data.run_files import mapping_of, rows_of
+from .data.load import find_runs, is_placed, mapping_of, rows_of
 
 POLL_S = 2.0
 GOING_ON = ("queued", "running")

@@ -8,8 +8,8 @@ from ..data.arms import Arm, Comparison, metrics_of, walk, who
 from ..data.load import PARTS, Run
 from ..data.means import bytes_mean, final_mean, rate_mean, target_mean, train_mean
 from ..data.metric import Metric, columns
-from ..data.run_files import LINKS
 from ..section import Rows, Section
+from ..words import LINKS
 
 
 class RunSection(Section):
