@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...strategies.errors import ConfigError, MachineError
-from ..records.json_lines import Row, read_json, surviving
+from ..records.json_lines import Row, surviving
 from . import words
 from .data.load import find_runs, is_placed, mapping_of, rows_of
 
@@ -98,4 +98,4 @@ def _rows(run: Path) -> list[Row]:
 
 
 def _status(run: Path) -> dict[str, Any]:
-    return mapping_of(run / "status.json", "", read_json, [])
+    return mapping_of(run / "status.json", "", [])

@@ -9,7 +9,7 @@ guard"; the tests are in `runner/report/statistics/noise_floor.py`.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,8 @@ from ...records.trees import dump_yaml, flatten
 from .. import words
 from ..data.arms import Arm, Comparison
 from ..data.load import Run, number
-from ..statistics import noise_floor
-from ..statistics.noise_floor import Shift
-from ..statistics.welch import Times, holm
+from ..statistics.noise_floor import Shift, shifts_of
+from ..statistics.welch import Times
 from .arm_speedup import diverged, timing_only
 from .paper_claims import read_keys
 
@@ -169,7 +168,8 @@ def check_convergence(
         having = f", which have {', '.join(other)}" if other else ""
         weak = f"weak baseline: {_needs(baseline.label, shift, better)}{having}"
     recorded = {label: each for label, each in samples.items() if each.seconds}
-    shifts = noise_floor.any_better(Times(reference.samples), recorded) if reference else {}
+    stored = [(Times(reference.samples), each) for each in recorded.values()] if reference else []
+    shifts = dict(zip(recorded, shifts_of(stored, sign=-1.0), strict=False))
     flagged = {
         label: f"{_needs(label, shift, reference)}: fewer than it should, flagged until explained"
         for label, shift in shifts.items()
@@ -185,13 +185,8 @@ def worse_than_known(samples: Times, known: Sequence[Reference]) -> tuple[Refere
 
     p is corrected by Holm for all references in `known`: the best of many is good by chance as well.
     """
-    shifts = [noise_floor.worse(Times(each.samples), samples) for each in known]
-    adjusted = holm([shift.p for shift in shifts])
-    found = [
-        (each, corrected)
-        for each, shift, p in zip(known, shifts, adjusted, strict=True)
-        if (corrected := replace(shift, adjusted=p)).flagged
-    ]
+    shifts = shifts_of((Times(each.samples), samples) for each in known)
+    found = [pair for pair in zip(known, shifts, strict=True) if pair[1].flagged]
     return max(found, key=lambda pair: pair[1].log_shift, default=None)
 
 

@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +25,7 @@ from .metric import Metric, metric_of
 # What the study is about; the rest (failed, cancelled, …) is listed with it and counts for nothing.
 COUNTED = ("finished", "diverged", "timed_out")
 PARTS = ("compute", "exposed", "waiting", "data", "step_other")  # of training time
+LINKS = ("intra", "inter")
 
 
 def _text_at(part: str, *names: str, default: str = "") -> "cached_property[str]":
@@ -60,12 +61,8 @@ class Run:
     arm_name = _text_at("config", "study", "arm")  # the study's name for what is compared
     size = _text_at("config", "study", "size")  # "" if the study has one size only
     assumption = _text_at("config", "study", "assumption")  # the one departure from what is assumed otherwise
-    role = _text_at(
-        "config", "study", "role"
-    )  # same_seeds, fresh_seeds (second baselines), placebo, …; or ""
-    tuned = _text_at(
-        "config", "study", "tuned"
-    )  # the arm whose tuned settings it has; "" for the study's own
+    role = _text_at("config", "study", "role")  # "same_seeds", "fresh_seeds", "placebo", "one_core" or ""
+    tuned = _text_at("config", "study", "tuned")  # the arm whose tuned settings it has; or ""
     strategy_class = _text_at("config", "strategy", "_target_")  # "" where the configuration is lost
     stop = _text_at("config", "train", "stop", default="budget")  # or the target: "first", "confirmed"
     metric = _text_at("config", "train", "target_metric", default="accuracy")  # what the target is about
@@ -165,9 +162,8 @@ class Run:
     def timing_reasons(self) -> list[str]:
         """Why the times of this run are not to be trusted; empty if they are, or if nothing was said."""
         timing = self.status.get("timing") or {}
-        if timing.get("valid", True):
-            return []
-        return [str(reason) for reason in timing.get("reasons") or ["no reason recorded"]]
+        reasons = timing.get("reasons") or ["no reason recorded"]
+        return [] if timing.get("valid", True) else [str(reason) for reason in reasons]
 
     @property
     def target(self) -> float | None:
@@ -302,10 +298,9 @@ def merged(values: Sequence[Any]) -> Any:
     if all(isinstance(value, Mapping) for value in values):
         keys = dict.fromkeys(key for value in values for key in value)
         return {key: merged([value.get(key) for value in values]) for key in keys}
-    lists = [value for value in values if isinstance(value, list)]
-    rows = len(lists) == len(values) and len({len(value) for value in lists}) == 1
-    if rows and all(isinstance(item, Mapping) for value in lists for item in value):
-        return [merged(items) for items in zip(*lists, strict=True)]
+    rows = [v for v in values if isinstance(v, list) and all(isinstance(item, Mapping) for item in v)]
+    if len(rows) == len(values) and len(set(map(len, rows))) == 1:
+        return [merged(items) for items in zip(*rows, strict=True)]
     return ", then ".join(dict.fromkeys("nothing" if value is None else text(value) for value in values))
 
 
@@ -357,18 +352,17 @@ def load_run(path: Path, place: str) -> Run:
     damage: list[str] = []
     rows = rows_of(path / "metrics.jsonl", f"{place}/metrics.jsonl", damage)
     kept = surviving(rows)
-    rank_rows: list[tuple[int, TrainIntervalRow]] = []
-    for file in sorted((path / "ranks").glob("*.jsonl")):
-        rank = int(file.stem) if file.stem.isdigit() else -1
-        of_rank = rows_of(file, f"{place}/ranks/{file.name}", damage)
-        rank_rows += [
-            (rank, _train_interval(row)) for row in of_rank if row.get("kind") == TrainIntervalRow.kind
-        ]
-    status = mapping_of(path / "status.json", place, read_json, damage)
+    rank_rows = [
+        (int(file.stem) if file.stem.isdigit() else -1, _train_interval(row))
+        for file in sorted((path / "ranks").glob("*.jsonl"))
+        for row in rows_of(file, f"{place}/ranks/{file.name}", damage)
+        if row.get("kind") == TrainIntervalRow.kind
+    ]
+    status = mapping_of(path / "status.json", place, damage)
     summaries = [row for row in kept if row.get("kind") == "summary"]
     return Run(
         place=place,
-        config=mapping_of(path / "config.yaml", place, _read_yaml, damage),
+        config=mapping_of(path / "config.yaml", place, damage),
         environment=_environment(path, place, damage),
         status=status,
         evaluations=[_shared(row) for row in kept if row.get("kind") == "evaluation" and is_placed(row)],
@@ -394,10 +388,10 @@ def rows_of(path: Path, name: str, damage: list[str]) -> list[Row]:
     return read.rows
 
 
-def mapping_of(path: Path, place: str, read: Callable[[Path], Any], damage: list[str]) -> dict[str, Any]:
-    """The mapping that `read` finds in a file; else {}, and `damage` gets a sentence."""
+def mapping_of(path: Path, place: str, damage: list[str]) -> dict[str, Any]:
+    """The mapping in a YAML or JSON file; else {}, and `damage` gets a sentence."""
     try:
-        value = read(path)
+        value = load_yaml(path.read_text(encoding="utf-8")) if path.suffix == ".yaml" else read_json(path)
         trouble = "not a mapping"
     except FileNotFoundError:
         value, trouble = None, "missing"
@@ -411,19 +405,11 @@ def mapping_of(path: Path, place: str, read: Callable[[Path], Any], damage: list
     return {}
 
 
-def _read_yaml(path: Path) -> Any:
-    return load_yaml(path.read_text(encoding="utf-8"))
-
-
 def _environment(path: Path, place: str, damage: list[str]) -> dict[str, Any]:
     """environment.json, environment_2.json, … of all attempts as one mapping (`merged`)."""
-    later = {
-        int(attempt): file
-        for file in path.glob("environment_*.json")
-        if (attempt := file.stem[12:]).isdecimal()
-    }
-    files = [path / "environment.json", *(file for _, file in sorted(later.items()))]
-    attempts = [facts for file in files if (facts := mapping_of(file, place, read_json, damage))]
+    later = [file for file in path.glob("environment_*.json") if file.stem[12:].isdecimal()]
+    files = [path / "environment.json", *sorted(later, key=lambda file: int(file.stem[12:]))]
+    attempts = [facts for file in files if (facts := mapping_of(file, place, damage))]
     return merged(attempts) if attempts else {}
 
 

@@ -6,9 +6,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from ..words import LINKS
 from .arms import Arm
-from .load import PARTS, Run, number, value_at
+from .load import LINKS, PARTS, Run, number, value_at
 
 TIME_SHARES = ("compute", "data", "blocked on intra", "blocked on inter", "other")
 

@@ -5,11 +5,10 @@ from typing import Any
 
 from ...records.target_crossing import best
 from ..data.arms import Arm, Comparison, metrics_of, walk, who
-from ..data.load import PARTS, Run
+from ..data.load import LINKS, PARTS, Run
 from ..data.means import bytes_mean, final_mean, rate_mean, target_mean, train_mean
 from ..data.metric import Metric, columns
 from ..section import Rows, Section
-from ..words import LINKS
 
 
 class RunSection(Section):

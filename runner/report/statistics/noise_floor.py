@@ -4,7 +4,7 @@ The noise floor is what two measurements of the same baseline differ by; nothing
 Source: docs/method.md, "Noise floor", "Study design" and "Validity and guard".
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -83,9 +83,9 @@ def placebo_differs(low: Any, high: Any, floor: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Shift:
-    """ln of how many times the samples of the stored reference were needed, and its one-sided p.
+    """ln of how many times the samples of a stored reference were needed, and its one-sided p.
 
-    `adjusted`: p after correction for all arms, or references, that are compared.
+    `adjusted`: p after correction for all that was compared.
     """
 
     log_shift: float
@@ -98,24 +98,18 @@ class Shift:
         return self.adjusted < SIGNIFICANT
 
 
-def worse(reference: Times, runs: Times, *, sign: float = 1.0) -> Shift:
-    """A baseline against the stored convergence points, samples to target: flagged, it is a "weak baseline".
+def shifts_of(pairs: Iterable[tuple[Times, Times]], *, sign: float = 1.0) -> list[Shift]:
+    """Of each (stored reference, runs), samples to target, by a one-sided pooled t test on ln S_target.
 
-    One-sided pooled t test on ln S_target; p is that of "not worse" (`sign` -1: of "not better"). Takes a run
-    or more on each side, 3 in all.
+    p is that of "not worse" (`sign` -1: of "not better"), adjusted by Holm over all pairs. Takes a run or
+    more on each side, 3 in all.
     """
-    log_shift, p = map(float, pooled(np.array(reference.logs), np.array(runs.logs), sign=sign))
-    return Shift(log_shift=log_shift, p=p, adjusted=p)
-
-
-def any_better(reference: Times, arms: Mapping[str, Times]) -> dict[str, Shift]:
-    """All arms of a comparison against the same points, by name: flagged, one needs fewer samples than it
-    should. p is that of "not better", of each arm alone and by Holm over all of them.
-    """
-    shifts = [worse(reference, runs, sign=-1.0) for runs in arms.values()]
-    adjusted = holm([shift.p for shift in shifts])
-    corrected = (replace(shift, adjusted=p) for shift, p in zip(shifts, adjusted, strict=True))
-    return dict(zip(arms, corrected, strict=True))
+    found = [pooled(np.array(stored.logs), np.array(runs.logs), sign=sign) for stored, runs in pairs]
+    adjusted = holm([p for _, p in found])
+    return [
+        Shift(log_shift=float(shift), p=float(p), adjusted=of_all)
+        for (shift, p), of_all in zip(found, adjusted, strict=True)
+    ]
 
 
 def pooled(reference: Any, runs: Any, *, sign: float = 1.0) -> tuple[Any, Any]:

@@ -91,6 +91,15 @@ class Estimate:
     level: float = LEVEL
     fixed: tuple[tuple[float, int], ...] = ()
 
+    def __sub__(self, other: "Estimate") -> "Estimate":
+        """The difference of two means of independent runs."""
+        return replace(
+            self,
+            difference=self.difference - other.difference,
+            variances=self.variances + other.variances,
+            counts=self.counts + other.counts,
+        )
+
     @cached_property
     def _error_and_df(self) -> tuple[Any, Any]:
         variances, counts = zip(*zip(self.variances, self.counts, strict=True), *self.fixed, strict=True)
@@ -129,28 +138,11 @@ class Estimate:
         return float(stdtr(self.df, below / error)) if error else float(below >= 0)
 
 
-def welch_difference(
-    first: Sequence[float],
-    second: Sequence[float],
-    *,
-    least: Sequence[float] = (0.0, 0.0),
-    level: float = LEVEL,
-) -> Estimate:
-    """mean(first) - mean(second) of independent runs; `least`: lower limit of each side's variance.
-
-    Raises ConfigError for fewer than 2 values on a side or one that is not finite.
-    """
-    sides = [mean_of(side, least=low, level=level) for side, low in zip((first, second), least, strict=True)]
-    return Estimate(
-        difference=sides[0].difference - sides[1].difference,
-        variances=sides[0].variances + sides[1].variances,
-        counts=sides[0].counts + sides[1].counts,
-        level=level,
-    )
-
-
 def mean_of(values: Sequence[float], *, least: float = 0.0, level: float = LEVEL) -> Estimate:
-    """The mean of `values` with its t interval; `least`, errors: as of `welch_difference`."""
+    """The mean of `values` with its t interval; `least`: lower limit of their variance.
+
+    Raises ConfigError for fewer than 2 values or one that is not finite.
+    """
     array = np.asarray(values, dtype=np.float64)
     if len(array) < 2 or not np.isfinite(array).all():
         raise ConfigError(f"runs={list(values)}: must be 2 or more finite numbers")
@@ -269,9 +261,11 @@ def welch(base: Times, arm: Times, *, level: float = LEVEL) -> Ratio | None:
         return None
     if base.missed and arm.missed:
         return None
-    least = [max(times.grid_variance, times.slow_variance) for times in sides]
-    estimate = welch_difference(base.logs, arm.logs, least=least, level=level)
-    return Ratio(estimate=estimate, side="≥" if base.missed else "≤" if arm.missed else "")
+    of_base, of_arm = (
+        mean_of(times.logs, least=max(times.grid_variance, times.slow_variance), level=level)
+        for times in sides
+    )
+    return Ratio(estimate=of_base - of_arm, side="≥" if base.missed else "≤" if arm.missed else "")
 
 
 def with_pairs(ratio: Ratio, base: Times, arm: Times, *, same_trajectory: bool) -> Ratio:

@@ -10,12 +10,12 @@ from scipy import stats
 from simulated_studies import draw_logs
 
 from daso_bench.runner.report.statistics.noise_floor import (
-    any_better,
+    Shift,
     clock_floor,
     fresh_floor,
     placebo_differs,
     pooled,
-    worse,
+    shifts_of,
 )
 from daso_bench.runner.report.statistics.welch import Times, holm, welch
 
@@ -78,23 +78,28 @@ SHIFTS = [
 ]
 
 
+def shift_of(runs: Times, stored: Times = STORED, sign: float = 1.0) -> Shift:
+    (shift,) = shifts_of([(stored, runs)], sign=sign)
+    return shift
+
+
 def test_the_test_is_scipy_s_one_sided_pooled_t_test() -> None:
     new = Times((1050, 1100, 980, 1060, 1090))
     theirs: Any = stats.ttest_ind(new.logs, STORED.logs, alternative="greater")
-    assert worse(STORED, new).p == pytest.approx(theirs.pvalue)
-    assert worse(STORED, new, sign=-1).p == pytest.approx(1 - theirs.pvalue)
+    assert shift_of(new).p == pytest.approx(theirs.pvalue)
+    assert shift_of(new, sign=-1).p == pytest.approx(1 - theirs.pvalue)
 
 
 @pytest.mark.parametrize(("factor", "weak", "too_good"), [(1.2, True, False), (0.8, False, True)])
 def test_more_samples_are_weak_and_fewer_too_good(factor: float, weak: bool, too_good: bool) -> None:
     runs = Times(tuple(factor * value for value in (1000, 1008, 992, 1004, 996)))
-    assert worse(STORED, runs).log_shift == pytest.approx(math.log(factor), abs=2e-3)
-    assert (worse(STORED, runs).flagged, worse(STORED, runs, sign=-1).flagged) == (weak, too_good)
+    assert shift_of(runs).log_shift == pytest.approx(math.log(factor), abs=2e-3)
+    assert (shift_of(runs).flagged, shift_of(runs, sign=-1).flagged) == (weak, too_good)
 
 
 def test_without_any_scatter_every_shift_counts_and_none_does_not() -> None:
     same = Times((100, 100, 100))
-    assert [worse(same, Times((value, value))).flagged for value in (101, 100, 99)] == [True, False, False]
+    assert [shift_of(Times((value, value)), same).flagged for value in (101, 100, 99)] == [True, False, False]
 
 
 @pytest.mark.parametrize(("stored", "new", "cv", "shift"), SHIFTS)
@@ -110,8 +115,9 @@ def test_the_shifts_of_the_rules_are_flagged_half_of_the_time_and_none_in_one_of
 
 def test_several_arms_are_corrected_by_holm_and_keep_their_own_p() -> None:
     arms = {"much": Times((800, 810, 790)), "some": Times((945, 950, 940)), "none": Times((1000, 1010, 990))}
-    found = any_better(STORED, arms)
-    raw = {name: worse(STORED, runs, sign=-1).p for name, runs in arms.items()}
+    shifts = shifts_of([(STORED, runs) for runs in arms.values()], sign=-1)
+    found = dict(zip(arms, shifts, strict=True))
+    raw = {name: shift_of(runs, sign=-1).p for name, runs in arms.items()}
     assert {name: shift.p for name, shift in found.items()} == raw
     assert found["much"].adjusted == pytest.approx(3 * raw["much"])
     assert found["some"].adjusted == pytest.approx(max(2 * raw["some"], 3 * raw["much"]))
