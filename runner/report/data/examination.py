@@ -209,36 +209,31 @@ def tuning_shown(runs: Sequence[Run]) -> Iterator[tuple[str, str]]:
     for run in runs:
         if not run.tuned:
             continue
-        found = [arm for arm in _tunings(run.folder.resolve().parent.parent) if arm[0] == run.tuned]
-        settings = flatten(run.config)
-        wrong = ""
+        found = _tunings(run.folder.resolve().parent.parent).get(run.tuned, [])
+        own, wrong = flatten(run.config), ""
         if not found:
-            wrong = "no tune.json of it is beside the study"
-        elif not any(
-            json.dumps([settings.get(key) for key in won]) == json.dumps(list(won.values()))
-            for _, won, _ in found
-        ):
+            wrong = "no tune.json next to the study has it"
+        elif all(json.dumps({key: own.get(key) for key in won}) != json.dumps(won) for won, _ in found):
             wrong = "its settings are not those that won in tune.json"
-        elif any(missing for _, _, missing in found):
+        elif not all(on_disk for _, on_disk in found):
             wrong = "trials of tune.json are not on disk"
         if wrong:
             yield run.place, f"study.tuned={run.tuned}: {wrong}"
 
 
 @cache
-def _tunings(results: Path) -> list[tuple[str, dict[str, Any], bool]]:
-    """(arm, its winning settings, whether run directories of trials are missing) of each tune.json."""
-    found: list[tuple[str, dict[str, Any], bool]] = []
+def _tunings(results: Path) -> dict[str, list[tuple[dict[str, Any], bool]]]:
+    """By arm, of each tune.json: the settings that won, and whether the runs of the trials are on disk."""
+    tunings: dict[str, list[tuple[dict[str, Any], bool]]] = defaultdict(list)
     for file in sorted(results.glob("*/tune.json")):
         try:
-            arms = read_json(file)["arms"]
-            for name, arm in arms.items():
-                asked = [trial["run"] for trial in arm["trials"] if trial["run"] and trial["train_s"]]
-                missing = [r for r in asked if not (file.parent / r / "metrics.jsonl").is_file()]
-                found.append((name, arm["settings"], not asked or bool(missing)))
+            for name, arm in read_json(file)["arms"].items():
+                trials = [trial["run"] for trial in arm["trials"] if trial["run"] and trial["train_s"]]
+                on_disk = [(file.parent / trial / "metrics.jsonl").is_file() for trial in trials]
+                tunings[name].append((arm["settings"], bool(trials) and all(on_disk)))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue  # a file that cannot be read shows nothing
-    return found
+    return tunings
 
 
 # ------------------------------------------------------------------ values

@@ -113,7 +113,7 @@ class Run:
 
     @property
     def world(self) -> str:
-        """The launcher, "local" or "simulated"; with what makes links slower, if any: "emulated/kernel"."""
+        """The launcher, "local" or "simulated", with what makes links slower, if any: "emulated/kernel"."""
         launcher = self.name("launcher") if self.config else str(self.environment.get("world") or "unknown")
         return f"{launcher}/{self.network}" if self.network else launcher
 
@@ -160,7 +160,7 @@ class Run:
 
     @property
     def timing_reasons(self) -> list[str]:
-        """Why the times of this run are not to be trusted; empty if they are, or if nothing was said."""
+        """Why the times of this run are not to be trusted; empty if they are, or if that is not recorded."""
         timing = self.status.get("timing") or {}
         reasons = timing.get("reasons") or ["no reason recorded"]
         return [] if timing.get("valid", True) else [str(reason) for reason in reasons]

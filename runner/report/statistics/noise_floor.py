@@ -52,9 +52,9 @@ def clock_floor(log_ratios: Sequence[float], *, level: float = LEVEL) -> NoiseFl
     if len(log_ratios) < FEWEST_RUNS:
         return NoiseFloor()
     estimate = mean_of(log_ratios, level=level)
-    ends = estimate.interval
+    ends, of_ratio = estimate.interval, estimate.interval.exponential()
     clock = float(distance(estimate.difference, (ends.high - ends.low) / 2))
-    return NoiseFloor(clock=clock, biased=not ends.exponential().holds(1.0))
+    return NoiseFloor(clock=clock, biased=not of_ratio.low <= 1.0 <= of_ratio.high)
 
 
 def model_floor(errors: Sequence[ModelError], measured: NoiseFloor, jitters: bool) -> NoiseFloor:

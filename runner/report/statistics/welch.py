@@ -63,10 +63,6 @@ class Interval:
         if not self.low <= self.high:
             raise ConfigError(f"interval [{self.low}, {self.high}]: the ends must be in order, and numbers")
 
-    def holds(self, value: float) -> bool:
-        """Whether `value` lies in the interval, ends included."""
-        return self.low <= value <= self.high
-
     def exponential(self) -> "Interval":
         """The interval of exp(x) for an interval of x."""
         return Interval(exponential(self.low), exponential(self.high))
