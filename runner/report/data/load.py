@@ -77,8 +77,8 @@ class Run:
     def found_again(self) -> str:
         """That its directory has copies, and where; "" if it has none."""
         places = (self.place, *self.copies)
-        found = f"{self.run_id} was found {len(places)} times and counts once: {', '.join(places)}"
-        return found if self.copies else ""
+        times = "twice" if len(places) == 2 else f"{len(places)} times"
+        return f"{self.run_id} was found {times} and counts once: {', '.join(places)}" if self.copies else ""
 
     @property
     def study(self) -> str:

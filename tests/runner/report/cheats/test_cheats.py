@@ -263,7 +263,7 @@ def test_copied_folder_is_said_once(
     (copied,) = study.results().speedups
     said = [line for check in copied.checks for line in (check.sentence, *check.details) if "copy" in line]
     assert len(said) == 1
-    assert "found 2 times" in said[0]
+    assert "found twice" in said[0]
     # It counts once, and nothing else is said of it.
     assert [line.fixed_work for line in copied.lines] == [line.fixed_work for line in honest.lines]
     assert [check.sentence for check in copied.checks] == [check.sentence for check in honest.checks]

@@ -104,5 +104,5 @@ def test_a_copied_run_directory_is_told_in_one_line(make_run: Make, tmp_path: Pa
     results = results_of(tmp_path, "test", None)
     speedups = only(results)
     (line,) = record_integrity.check(speedups).details
-    assert line == f"{path.name} was found 2 times and counts once: quick/{path.name}, quick/a_copy"
+    assert line == f"{path.name} was found twice and counts once: quick/{path.name}, quick/a_copy"
     assert all(not check.forbids for check in speedups.checks if check.name in ("fair", "records intact"))

@@ -60,7 +60,7 @@ def test_a_copied_run_directory_counts_once_and_is_told_once(
         ("ddp", f"quick/{first.name}"),
         ("daso", both[1].place),
     ]
-    told = f"{first.name} was found 2 times and counts once: quick/{first.name}, backup/of_the_first"
+    told = f"{first.name} was found twice and counts once: quick/{first.name}, backup/of_the_first"
     assert [run.found_again for run in both] == [told, ""]
     assert show_verdicts(runs, None) == 0
     assert "".join(capsys.readouterr().out.split()).count("".join(told.split())) == 1
