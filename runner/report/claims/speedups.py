@@ -131,9 +131,9 @@ def speedups_of(comparison: Comparison, references: Sequence[Reference] = ()) ->
     clock = _clock_floor(baseline, same_seeds) if same_seeds else NoiseFloor()
     if comparison.world == "simulated":
         errors = [error for line in lines if (error := error_of_model(baseline, line.arm))]
-        clock = model_floor(errors, clock, baseline.jitters)
+        clock = model_floor(errors, clock, baseline.runs[0].jitters)
     fixed_floor = target_floor = clock
-    if comparison.world == "simulated" and not baseline.jitters:
+    if comparison.world == "simulated" and not baseline.runs[0].jitters:
         # Seeds change no simulated time of equal work: it is known without a second baseline.
         fixed_floor = replace(clock, fresh=0.0)
     fresh_quality = None

@@ -51,11 +51,6 @@ class Arm:
         return [run for run in self.counted if run.state == "finished"]
 
     @property
-    def jitters(self) -> bool:
-        """Whether its steps have jitter in virtual time."""
-        return self.runs[0].jitters
-
-    @property
     def reached(self) -> list[Run]:
         return [run for run in self.counted if run.crossing is not None]
 

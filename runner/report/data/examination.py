@@ -139,7 +139,7 @@ def times(run: Run) -> Iterator[str]:
     if not ranks or len(ranks) < expected:
         yield f"records of {len(ranks)} of {expected or 'all'} ranks are there"
         return
-    train_s, parts = _interval_sums(run)
+    train_s, parts = _interval_sums(run, len(ranks))
     if abs(train_s - summary_s) > ROUNDING * min(train_s, summary_s):
         yield f"training time is {summary_s:.4g} s in metrics.jsonl, {train_s:.4g} s by the ranks' records"
         return
@@ -152,8 +152,8 @@ def times(run: Run) -> Iterator[str]:
         yield f"an evaluation is stamped {last:.4g} s, the run trained {summary_s:.4g} s"
 
 
-def _interval_sums(run: Run) -> tuple[float, dict[str, float]]:
-    """Seconds of T_train and of its parts, from the intervals of the work that survived.
+def _interval_sums(run: Run, ranks: int) -> tuple[float, dict[str, float]]:
+    """Seconds of T_train and of its parts, from the intervals of the work that survived on so many ranks.
 
     An attempt counts its intervals on from its checkpoint: it replaces what earlier ones had from there.
     """
@@ -168,7 +168,6 @@ def _interval_sums(run: Run) -> tuple[float, dict[str, float]]:
         slowest[row.index] = max(slowest[row.index], number(row.train_s) or 0.0)
         for name, value in (row.parts_s or {}).items():
             sums[name] = sums.get(name, 0.0) + (number(value) or 0.0)
-    ranks = len({rank for rank, _ in run.rank_rows})
     return sum(slowest.values()), {name: value / ranks for name, value in sums.items()}
 
 

@@ -342,8 +342,7 @@ def without_copies(runs: Iterable[Run]) -> list[Run]:
     kept: list[Run] = []
     for copies in groups.values():
         furthest = max(copies, key=lambda r: (r.counted, r.train_s or 0.0, r.folder.name == r.run_id))
-        places = tuple(run.place for run in copies if run is not furthest)
-        kept.append(replace(furthest, copies=places) if places else furthest)
+        kept.append(replace(furthest, copies=tuple(run.place for run in copies if run is not furthest)))
     return kept
 
 
