@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Any
 
 from ...records.trees import flatten
+from .. import words
 from ..statistics.welch import Times
 from .load import Run, text, value_at
 from .metric import ACCURACY, METRICS, Metric
@@ -23,13 +24,6 @@ NOT_THE_ARM = (
 BELOW = tuple(f"{name}." for name in NOT_THE_ARM)
 GROUPS = ("strategy", "model", "dataset", "reader", "optimizer", "schedule", "cluster", "launcher")
 ONE_CORE = "one_core"
-WORLDS = {
-    "local": "local processes, real time",
-    "local/modelled": "local processes in real time; links are modelled, operations held back",
-    "emulated/modelled": "emulated: real processes and time; links are modelled, operations held back",
-    "emulated/kernel": "emulated: real processes, traffic and time; the kernel shapes the links",
-    "simulated": "simulated: real gradients, the time of a modelled cluster",
-}
 EQUALLY, OWN = "equally tuned", "paper's settings"
 
 
@@ -88,9 +82,12 @@ class Comparison:
     @property
     def world_in_words(self) -> str:
         """Where the numbers come from: real, emulated or virtual time."""
-        if all(value_at(run.config, "launcher", "timing_only") for run in self.runs):
-            return "simulated: no training, the time of a modelled cluster alone"
-        return WORLDS.get(self.world, self.world)
+        if self.world != "simulated":
+            return words.world(self.world)
+        untrained = all(value_at(run.config, "launcher", "timing_only") for run in self.runs)
+        return (
+            f"simulated: {'no training' if untrained else 'real gradients'}, the time of a modelled cluster"
+        )
 
     @property
     def targets(self) -> list[float]:

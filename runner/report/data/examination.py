@@ -174,6 +174,15 @@ def _interval_sums(run: Run, ranks: int) -> tuple[float, dict[str, float]]:
 FACTS: tuple[Callable[[Run], Iterator[str]], ...] = (identity, world, strategy_named, whole, scores, times)
 
 
+def _order(evaluation: Mapping[str, Any]) -> float:
+    return number(evaluation.get("index")) or 0.0
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values from JSON are one, NaN included."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
 # ------------------------------------------------------------------ several runs
 
 
@@ -233,15 +242,3 @@ def _tunings(results: Path) -> dict[str, list[tuple[dict[str, Any], bool]]]:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue  # a file that cannot be read shows nothing
     return tunings
-
-
-# ------------------------------------------------------------------ values
-
-
-def _order(evaluation: Mapping[str, Any]) -> float:
-    return number(evaluation.get("index")) or 0.0
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Whether two values from JSON are one, NaN included."""
-    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)

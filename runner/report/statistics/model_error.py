@@ -81,8 +81,8 @@ def reference_pairs() -> tuple[Pair, ...]:
     with open(PAIRS, encoding="utf-8", newline="") as file:
         return tuple(
             {
-                name: (float(text) if text else None) if name.endswith("_s") else text
-                for name, text in row.items()
+                key: (float(text) if text else None) if key.endswith("_s") else text
+                for key, text in row.items()
             }
             for row in csv.DictReader(file)
         )
