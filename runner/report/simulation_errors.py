@@ -73,7 +73,7 @@ def validate(pairs: Sequence[Pair]) -> Validation:
     targets = [pair for pair in pairs if pair["emulated_target_s"] and pair["simulated_target_s"]]
     errors = {
         "step time": [pair["simulated_step_s"] / pair["emulated_step_s"] - 1 for pair in pairs],
-        "speed-up": [math.expm1(error.log) for error in speedup_errors(pairs)],
+        "speed-up": [math.expm1(error["error"]) for error in speedup_errors(pairs)],
         "time to target": [pair["simulated_target_s"] / pair["emulated_target_s"] - 1 for pair in targets],
     }
     orders = [

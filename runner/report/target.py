@@ -1,6 +1,6 @@
 """An arm's way to its target: one budget, one baseline, and runs that missed it never dropped.
 
-Figures and tables take them from here, the arithmetic from `runner/report/statistics/reached.py`. Source:
+Figures and tables take them from here, the arithmetic from `runner/report/statistics/run_times.py`. Source:
 docs/method.md, "Crossing the target" and "Runs that miss the target".
 """
 
@@ -10,11 +10,10 @@ from typing import Any
 
 from .data.arms import Arm, Comparison
 from .data.load import Run, value_at
-from .statistics import reached
-from .statistics.reached import Reached
+from .statistics.run_times import crossing_times
+from .statistics.welch import Times
 
 BUDGET = 2.0  # of the baseline's median T_train, where no train.max_seconds says otherwise
-_LEAST_S = 1e-9  # a time that damaged records give as 0 has no logarithm
 
 
 def study_of(run: Run, key: str, default: Any) -> Any:
@@ -46,16 +45,6 @@ def budget_s(comparison: Comparison) -> float | None:
     return max(limits) if limits else BUDGET * median(spent) if spent else None
 
 
-def way(runs: Sequence[Run], limit_s: float) -> Reached:
-    """The way of `runs` (one or more) to their target: scored crossings, or the time that was used.
-
-    `limit_s`: the budget, seconds of T_train.
-    """
-    crossings = [run.crossing for run in runs]
-    pairs = zip(runs, crossings, strict=True)
-    return Reached(
-        seconds=tuple(max(_LEAST_S, met.scored_s) if met else run.train_s or limit_s for run, met in pairs),
-        met=tuple(met is not None for met in crossings),
-        budget_s=limit_s,
-        log_widths=tuple(reached.log_width(met) for met in crossings if met),
-    )
+def way(runs: Sequence[Run], limit_s: float) -> Times:
+    """The times of `runs` to their target. `limit_s`: the budget, seconds of T_train."""
+    return crossing_times([run.crossing for run in runs], limit_s)

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from ...strategies.errors import ConfigError, MachineError
-from ..records.json_lines import Row, read_json, surviving
+from ..records.json_lines import Row, surviving
 from . import words
-from .data.load import find_runs, is_placed
-from .data.run_files import mapping_of, rows_of
+from .data.load import find_runs, is_placed, mapping_of, rows_of
 
 POLL_S = 2.0
 GOING_ON = ("queued", "running")
@@ -90,4 +89,4 @@ class _Events:
 
 
 def _status(run: Path) -> dict[str, Any]:
-    return mapping_of(run / "status.json", "", read_json, [])
+    return mapping_of(run / "status.json", "", [])

@@ -6,10 +6,12 @@ docs/method.md, "Validity and guard" and "Tuning and pilot".
 """
 
 import dataclasses
+import math
 import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
 from rich.console import Console
@@ -26,7 +28,6 @@ from ..records.study_plan import PILOT, REFERENCE, phase_of
 from ..report.claims import convergence_points
 from ..report.claims.convergence_points import FEWEST_RUNS, FOLDER, Reference, samples_to_target, workload_of
 from ..report.data.load import load_run
-from ..report.statistics.planning import FEWEST_PILOTS, choose
 from ..training.data_errors import data_errors
 from . import start
 from .plan import PlannedRun, plan_of
@@ -35,6 +36,7 @@ from .prepare_data import Preparation
 from .search_space import with_settings
 
 PILOT_SUFFIX, REFERENCE_SUFFIX = "_pilot", "_reference"
+FEWEST_PILOTS = 10
 
 
 def pilot(
@@ -192,3 +194,65 @@ def refuse_external(config: RunConfig, what: str) -> None:
             f"launcher={config.launcher.name}: {what} are waited for; run them where ranks start at once "
             "(launcher=local or simulated), or inside an allocation"
         )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Target:
+    """Target and budget of a study, as a share of correct samples.
+
+    `knee`: accuracy at which the mean curve bends; `reached`: share of the pilots that reached the target;
+    `step`: of the grid. `budget_s`: seconds of T_train after which a run is a failure.
+    """
+
+    value: float
+    knee: float
+    step: float
+    reached: float
+    budget_s: float
+
+
+def choose(curves: Sequence[Sequence[float]], train_s: Sequence[float], validation: int, test: int) -> Target:
+    """From each pilot's accuracies (shares, at the same sample counts) and its T_train in seconds.
+
+    `validation`, `test`: samples of the two splits. Raises ConfigError for fewer than 10 pilots or 3
+    evaluations that all have, or if no value of the grid is reached. Source: docs/method.md, "Tuning and
+    pilot".
+    """
+    if len(curves) < FEWEST_PILOTS:
+        raise ConfigError(f"{len(curves)} pilot runs: must be {FEWEST_PILOTS} or more")
+    marks = min(len(curve) for curve in curves)
+    if marks < 3:
+        raise ConfigError(
+            f"{marks} evaluations that all pilots have: must be 3 or more (train.eval_every_samples)"
+        )
+    mean = [fmean(values) for values in zip(*curves, strict=False)]
+    # The knee lies highest above the line from the first to the last point.
+    rise = (mean[-1] - mean[0]) / (marks - 1)
+    knee = max(enumerate(mean), key=lambda point: point[1] - mean[0] - rise * point[0])[1]
+    step = grid_step(knee, validation, test)
+    best = sorted((max(curve) for curve in curves), reverse=True)
+    nine_in_ten = best[math.ceil(0.9 * len(best)) - 1]  # so many pilots reach this
+    place = min(math.ceil(knee / step - 1e-9), math.floor(nine_in_ten / step + 1e-9))
+    if place < 1:
+        raise ConfigError(
+            f"nine in ten pilots reach {nine_in_ten:.4g} only: no value of a grid of {step:g} is below"
+        )
+    value = round(place * step, 10)
+    return Target(
+        value=value,
+        knee=knee,
+        step=step,
+        reached=sum(top >= value - 1e-12 for top in best) / len(best),
+        budget_s=2 * median(train_s),
+    )
+
+
+def grid_step(accuracy: float, validation: int, test: int) -> float:
+    """√(p(1-p)(1/M_v + 1/M_t)) up to the next of 1, 2, 2.5, 5 times a power of ten; at least 0.001."""
+    if min(validation, test) < 1:
+        raise ConfigError(f"splits of {validation} and {test} samples: must be 1 or more each")
+    p = min(max(accuracy, 0.0), 1.0)
+    error = max(1e-3, math.sqrt(p * (1 - p) * (1 / validation + 1 / test)))
+    power_of_ten = 10.0 ** math.floor(math.log10(error))
+    steps = (nice * power_of_ten for nice in (1.0, 2.0, 2.5, 5.0, 10.0))
+    return next(round(step, 12) for step in steps if step >= error * (1 - 1e-9))

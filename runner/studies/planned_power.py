@@ -13,6 +13,9 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+import numpy as np
+from scipy.special import betaincinv, nctdtr
+
 from ...datasets.data import SPLITS
 from ...strategies.errors import ConfigError
 from ...strategies.topology import Topology
@@ -28,8 +31,7 @@ from ..report.claims.convergence_points import GROUPS, Reference, match, of_same
 from ..report.data.arms import Arm
 from ..report.data.load import Run, load_runs
 from ..report.statistics.model_error import model_error
-from ..report.statistics.planning import detectable
-from ..report.statistics.welch import FEWEST_RUNS, model_variance
+from ..report.statistics.welch import FEWEST_RUNS, LEVEL, POWER, model_variance, t_limit
 from ..simulation import timing_only
 from ..simulation.simulated_world import simulate
 from ..training.device_model import ClusterDevice
@@ -198,3 +200,37 @@ def _finished(base: RunConfig) -> list[Run]:
             world = [run for run in alike if run.name("launcher") == base.launcher.name]
             found.append([run for run in world if run.state == "finished" and not run.role])
     return max(found, key=len)
+
+
+def power(difference: float, sd: float, runs: int, *, level: float = LEVEL) -> float:
+    """The chance that Welch's interval of `level` misses 0 when two means truly differ by `difference`.
+
+    `sd`: of single runs on both sides, in the same unit (ln T); `runs`: per arm, 2 or more.
+
+    Exact for log-normal times. For equal n and equal spread, t = D / error is noncentral t with 2n - 2
+    degrees of freedom and independent of u = s_1² / (s_1² + s_2²), which follows Beta((n-1)/2, (n-1)/2) and
+    alone sets Welch's degrees of freedom, (n-1) / (u² + (1-u)²). So power is the mean over u of a tail of
+    that distribution (own derivation). Source: docs/method.md, "Planning tables".
+    """
+    half = (runs - 1) / 2
+    u = betaincinv(half, half, (np.arange(400) + 0.5) / 400)  # at the midpoints of 400 equal shares
+    limits = t_limit(level, (runs - 1) / (u**2 + (1 - u) ** 2))
+    noncentrality = abs(difference) / (sd * math.sqrt(2 / runs))
+    # scipy gives NaN for tails that are too small for a float: these are 0.
+    missed = np.nan_to_num(nctdtr(2 * runs - 2, noncentrality, limits))
+    other_side = np.nan_to_num(nctdtr(2 * runs - 2, noncentrality, -limits))
+    return float((1 - missed + other_side).mean())
+
+
+def detectable(runs: int, sd: float, *, level: float = LEVEL) -> float:
+    """The smallest true ratio that `runs` runs per arm show at 80 % power: "this plan could detect ≥ x".
+
+    `sd`: of ln T, for a finished study the root mean square of both arms'. Within 1e-6.
+    """
+    low, high = 0.0, sd
+    while power(high, sd, runs, level=level) < POWER:
+        low, high = high, 2 * high
+    while high - low > 1e-6:
+        middle = (low + high) / 2
+        low, high = (low, middle) if power(middle, sd, runs, level=level) >= POWER else (middle, high)
+    return math.exp(high)

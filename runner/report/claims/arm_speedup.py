@@ -12,14 +12,13 @@ from ...records.target_crossing import Crossing
 from .. import words
 from ..data.arms import Arm, per_sample
 from ..data.load import Run, value_at
-from ..statistics import quality, reached
+from ..statistics import quality
 from ..statistics.model_error import ModelError, model_error
-from ..statistics.slow_runs import typical
+from ..statistics.run_times import typical
 from ..statistics.welch import (
     FEWEST_RUNS,
     Estimate,
     Ratio,
-    Side,
     Times,
     exponential,
     holm,
@@ -90,7 +89,7 @@ ALL_WORK = ArmTime(
 TO_TARGET = ArmTime(
     "time to target",
     lambda arm: arm.reached,
-    lambda runs: reached.at_budget(way(runs, math.inf)),
+    lambda runs: way(runs, math.inf),
     "missed the target",
 )
 WORK = (ALL_WORK.name, TO_TARGET.name)  # what `ratios` and the noise floors are of
@@ -184,25 +183,21 @@ def to_target(base: Arm, arm: Arm, budget: float | None) -> Ratio | None:
     """Of the scored crossing times, runs that missed the target at the budget; None without one."""
     if budget is None or any(len(side.counted) < FEWEST_RUNS for side in (base, arm)):
         return None
-    ways = [way(side.counted, budget) for side in (base, arm)]
-    made = reached.compare(*ways, level=level_of(base))
-    return made and _ratio(base, arm, [reached.to_judge(side) for side in ways], side=made.side)
+    return _ratio(base, arm, [typical(way(side.counted, budget))[0] for side in (base, arm)])
 
 
-def _ratio(
-    base: Arm, arm: Arm, times: Sequence[Times], *, side: Side = "", modelled: bool = True
-) -> Ratio | None:
+def _ratio(base: Arm, arm: Arm, times: Sequence[Times], *, modelled: bool = True) -> Ratio | None:
     """Of `times`, with pairs where both arms have the same seeds and all of them a time.
 
     In virtual time it has its model error, unless `times` are samples, which nothing models.
     """
-    ratio = welch(*times, level=level_of(base), side=side)
+    ratio = welch(*times, level=level_of(base))
     if ratio is None:
         return None
     pairs = list(zip(base.counted, arm.counted, strict=False))
     seeds = [[run.seed for run in each.counted] for each in (base, arm)]
     same_seeds = seeds[0] == seeds[1] and len(set(map(str, seeds[0]))) == len(pairs)
-    if same_seeds and not side and {len(each.seconds) for each in times} == {len(pairs)}:
+    if same_seeds and not ratio.side and {len(each.seconds) for each in times} == {len(pairs)}:
         ratio = with_pairs(ratio, *times, same_trajectory=_same_trajectory(pairs))
     error = error_of_model(base, arm) if modelled else None
     return with_model_error(ratio, error) if error else ratio

@@ -9,8 +9,7 @@ from dataclasses import replace
 
 from ..data.arms import Arm
 from ..data.load import Run, number, value_at
-from ..data.means import geometric_mean
-from ..data.rank_times import by_rank, shares, uneven_devices
+from ..data.means import by_rank, geometric_mean, shares, uneven_devices
 from ..statistics.verdict import Bound
 from ..statistics.welch import FEWEST_RUNS, exponential, mean_of
 from .recorded import ranks_of

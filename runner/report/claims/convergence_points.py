@@ -9,7 +9,7 @@ guard"; the tests are in `runner/report/statistics/noise_floor.py`.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,8 @@ from ...records.trees import dump_yaml, flatten
 from .. import words
 from ..data.arms import Arm, Comparison
 from ..data.load import Run, number
-from ..statistics import noise_floor
-from ..statistics.noise_floor import Shift
-from ..statistics.welch import Times, holm
+from ..statistics.noise_floor import Shift, shifts_of
+from ..statistics.welch import Times
 from .arm_speedup import diverged, timing_only
 from .paper_claims import read_keys
 
@@ -168,7 +167,9 @@ def check_convergence(
     samples = {
         arm.label: Times(tuple(recorded)) for arm in arms if (recorded := samples_to_target(arm.counted))
     }
-    weak, shifts = "", noise_floor.any_better(Times(reference.samples), samples) if reference else {}
+    weak = ""
+    stored = [(Times(reference.samples), own) for own in samples.values()] if reference else []
+    shifts = dict(zip(samples, shifts_of(stored, sign=-1.0), strict=False))
     if baseline.label in samples and (found := worse_than_known(samples[baseline.label], known)):
         better, shift = found
         own = workload_of(config)
@@ -194,9 +195,8 @@ def worse_than_known(samples: Times, known: Sequence[Reference]) -> tuple[Refere
 
     p is corrected by Holm for all references in `known`: the best of many is good by chance as well.
     """
-    shifts = [noise_floor.worse(Times(each.samples), samples) for each in known]
-    corrected = (replace(s, adjusted=p) for s, p in zip(shifts, holm([s.p for s in shifts]), strict=True))
-    found = [pair for pair in zip(known, corrected, strict=True) if pair[1].flagged]
+    shifts = shifts_of((Times(each.samples), samples) for each in known)
+    found = [pair for pair in zip(known, shifts, strict=True) if pair[1].flagged]
     return max(found, key=lambda pair: pair[1].log_shift, default=None)
 
 

@@ -258,7 +258,9 @@ def _by_headline(
             # Of two arms of one strategy, virtual time has the same error on both sides.
             one_strategy = study.against.runs[0].strategy == line.arm.runs[0].strategy
             compared = steps.simulated if steps and one_strategy else steps
-            made = better(points, conditions=quality.at_equal_time(conditions, compared and compared.interval))
+            made = better(
+                points, conditions=quality.at_equal_time(conditions, compared and compared.interval)
+            )
             found = points(line)
             measured = f"{found.difference:+.2f} points" if found else "no difference"
             return made, f"{measured} at equal time, {words.interval(steps)} in time per sample"

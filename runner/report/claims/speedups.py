@@ -12,7 +12,7 @@ from typing import Literal
 
 from ..data.arms import Arm, Comparison
 from ..data.load import Run
-from ..statistics.noise_floor import Floor, NoiseFloor, clock_floor, fresh_floor, model_floor, placebo_differs
+from ..statistics.noise_floor import NoiseFloor, clock_floor, fresh_floor, model_floor, placebo_differs
 from ..statistics.verdict import Bound
 from ..statistics.welch import FEWEST_RUNS, Ratio
 from ..target import baseline_of, budget_s
@@ -143,14 +143,14 @@ def speedups_of(comparison: Comparison, references: Sequence[Reference] = ()) ->
         return None
     lines = arm_speedups(baseline, others, budget)
     placebo = arm_speedups(baseline, [placebo_arm], budget)[0] if placebo_arm else None
-    clock = _clock_floor(baseline, same_seeds) if same_seeds else None
+    clock = _clock_floor(baseline, same_seeds) if same_seeds else NoiseFloor()
     virtual, fresh_quality = comparison.world == "simulated", None
     if virtual:
         errors = [error for line in lines if (error := error_of_model(baseline, line.arm))]
-        clock = model_floor(errors, clock, baseline.jitters)
+        clock = model_floor(errors, clock, baseline.runs[0].jitters)
     # Seeds change no simulated time of equal work: it is known without a second baseline.
-    known = Floor(value=0.0) if virtual and not baseline.jitters else None
-    fixed_floor, target_floor = (NoiseFloor(clock=clock, fresh=fresh) for fresh in (known, None))
+    fixed_floor = replace(clock, fresh=0.0) if virtual and not baseline.runs[0].jitters else clock
+    target_floor = clock
     if fresh_seeds:
         twice = (baseline, fresh_seeds)
         no_time = ["the study has no target"] if budget is None else TO_TARGET.missing(*twice)
@@ -208,7 +208,7 @@ def _enough(*arms: Arm) -> bool:
     return any(len(arm.counted) >= FEWEST_RUNS for arm in arms)
 
 
-def _clock_floor(baseline: Arm, again: Arm) -> Floor | None:
+def _clock_floor(baseline: Arm, again: Arm) -> NoiseFloor:
     """From each repetition's two runs with the same seeds: time per sample, up to their last evaluation."""
     first = {run.block: run for run in baseline.counted}
     pairs = [_same_part(first[run.block], run) for run in again.counted if run.block in first]
@@ -225,10 +225,10 @@ def _same_part(first: Run, second: Run) -> tuple[float, float] | None:
     return (1 / rates[0], 1 / rates[1]) if rates[0] and rates[1] else None
 
 
-def _floor(clock: Floor | None, again: Ratio | None, why: Sequence[str]) -> NoiseFloor:
+def _floor(clock: NoiseFloor, again: Ratio | None, why: Sequence[str]) -> NoiseFloor:
     """`again`: the baseline over the one with fresh seeds. `why`: what may forbid a ratio of them."""
     fresh = fresh_floor(again)
-    return NoiseFloor(clock=clock, fresh=fresh, unknown="" if fresh else "; ".join(why))
+    return replace(clock, fresh=fresh, unknown="" if fresh is not None else "; ".join(why))
 
 
 def _with_floor(line: ArmSpeedup, floors: Sequence[float | None]) -> Iterator[tuple[str, Ratio, float]]:

@@ -2,17 +2,18 @@
 
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from ...records.trees import flatten
+from .. import words
 from ..statistics.welch import Times
-from .load import Run, value_at
+from .load import Run, text, value_at
 from .metric import Metric
-from .run_files import text
 
 # Keys that name, place or repeat a run and do not change what it computes.
 NOT_THE_ARM = (
@@ -23,13 +24,6 @@ NOT_THE_ARM = (
 BELOW = tuple(f"{name}." for name in NOT_THE_ARM)
 GROUPS = ("strategy", "model", "dataset", "reader", "optimizer", "schedule", "cluster", "launcher")
 ONE_CORE = "one_core"
-WORLDS = {
-    "local": "local processes, real time",
-    "local/modelled": "local processes in real time; links are modelled, operations held back",
-    "emulated/modelled": "emulated: real processes and time; links are modelled, operations held back",
-    "emulated/kernel": "emulated: real processes, traffic and time; the kernel shapes the links",
-    "simulated": "simulated: real gradients, the time of a modelled cluster",
-}
 EQUALLY, OWN = "equally tuned", "paper's settings"
 
 
@@ -51,18 +45,13 @@ class Arm:
         return [run for run in self.counted if run.state == "finished"]
 
     @property
-    def jitters(self) -> bool:
-        """Whether its steps have jitter in virtual time."""
-        return self.runs[0].jitters
-
-    @property
     def reached(self) -> list[Run]:
         return [run for run in self.counted if run.crossing is not None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Arms that can be set side by side: all but they is the same. `assumption`: "" as configured.
+    """Arms that can be compared: all else is the same. `assumption`: "" as configured.
 
     `tuned`: whether all arms are equally tuned; else they have the study's own settings.
     """
@@ -93,9 +82,12 @@ class Comparison:
     @property
     def world_in_words(self) -> str:
         """Where the numbers come from: real, emulated or virtual time."""
-        if all(value_at(run.config, "launcher", "timing_only") for run in self.runs):
-            return "simulated: no training, the time of a modelled cluster alone"
-        return WORLDS.get(self.world, self.world)
+        if self.world != "simulated":
+            return words.world(self.world)
+        untrained = all(value_at(run.config, "launcher", "timing_only") for run in self.runs)
+        return (
+            f"simulated: {'no training' if untrained else 'real gradients'}, the time of a modelled cluster"
+        )
 
     @property
     def targets(self) -> list[float]:
@@ -126,9 +118,9 @@ def who(comparison: Comparison, arm: Arm, run: Run) -> dict[str, Any]:
 
 
 def shown(comparison: Comparison) -> Comparison:
-    """Without twins, placebos and runs of one core, which are no arms, unless there are no others."""
-    beside = [arm for arm in comparison.arms if not arm.runs[0].role]
-    return replace(comparison, arms=beside) if 0 < len(beside) < len(comparison.arms) else comparison
+    """Without second baselines, placebos and runs of one core, unless there are no other arms."""
+    arms = [arm for arm in comparison.arms if not arm.runs[0].role]
+    return replace(comparison, arms=arms) if arms else comparison
 
 
 def settings(run: Run) -> dict[str, Any]:
@@ -140,61 +132,86 @@ def settings(run: Run) -> dict[str, Any]:
     }
 
 
+def common_settings(runs: Sequence[Run]) -> dict[str, str]:
+    """Dotted keys with one value in all `runs`."""
+    flats = [settings(run) for run in runs]
+    return {
+        key: text(value)
+        for key, value in sorted(flats[0].items())
+        if all(key in flat and flat[key] == value for flat in flats)
+    }
+
+
 def compare(runs: Iterable[Run]) -> list[Comparison]:
     """Group `runs`, copies of the baseline's left out; the order is fixed by names and seeds alone."""
-    groups: dict[tuple[str, str, str, str, str, str, str, str], list[Run]] = defaultdict(list)
+    groups: dict[tuple[Any, ...], list[Run]] = defaultdict(list)
     for run in runs:
-        if run.repeats_baseline:
-            continue
-        workload = (run.study, run.name("model"), run.name("dataset"), run.world)
-        kind = "tuned" if run.tuned else ""
-        groups[*workload, run.size, run.assumption, kind, run.judged_by.key].append(run)
-    places = sorted(groups, key=lambda place: [natural(name) for name in place])
-    arms = [_arms(groups[place]) for place in places]
-    labels = dict.fromkeys(label for labelled in arms for label in labelled)
-    looks = {label: index for index, label in enumerate(labels)}
+        if not run.repeats_baseline:
+            groups[*_place(run).values(), run.judged_by.key].append(run)
+    together = [groups[key] for key in sorted(groups, key=lambda key: [natural(str(part)) for part in key])]
+    labelled = [_arms(members) for members in together]
+    looks = {label: index for index, label in enumerate(dict.fromkeys(chain(*labelled)))}
     return [
         Comparison(
-            study=study,
-            model=model,
-            dataset=dataset,
-            world=world,
-            size=size,
-            assumption=assumption,
-            arms=[Arm(label=label, index=looks[label], runs=members) for label, members in labelled.items()],
-            tuned=bool(tuned),
+            **_place(members[0]),
+            arms=[Arm(label=label, index=looks[label], runs=own) for label, own in arms.items()],
         )
-        for (study, model, dataset, world, size, assumption, tuned, _), labelled in zip(
-            places, arms, strict=True
-        )
+        for members, arms in zip(together, labelled, strict=True)
     ]
 
 
+def _place(run: Run) -> dict[str, Any]:
+    """The fields of the comparison that a run belongs to."""
+    return {
+        "study": run.study,
+        "model": run.name("model"),
+        "dataset": run.name("dataset"),
+        "world": run.world,
+        "size": run.size,
+        "assumption": run.assumption,
+        "tuned": bool(run.tuned),
+    }
+
+
 def _arms(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """The runs of each arm by its label."""
     named = all(run.arm_name for run in runs)
-    members: dict[tuple[str, str, str], list[Run]] = defaultdict(list)
+    members: dict[tuple[bool, str, str], list[Run]] = defaultdict(list)
     for run in runs:
-        apart = json.dumps([run.strategy, _name(run), sorted(settings(run).items())], default=str)
-        members[run.strategy, run.arm_name if named else "", apart].append(run)
+        same = json.dumps([run.strategy, _own_name(run), sorted(settings(run).items())], default=str)
+        members[run.strategy != "ddp", run.arm_name if named else "", same].append(run)
     # The baseline first, the rest by name.
-    ordered = sorted(members, key=lambda key: (key[0] != "ddp", natural(key[1]), natural(key[2])))
+    ordered = sorted(members, key=lambda key: (key[0], natural(key[1]), natural(key[2])))
     groups = [sorted(members[key], key=_order_in_arm) for key in ordered]
     firsts = [group[0] for group in groups]
-    labels = [_label(run, firsts, named=named) for run in firsts]
-    # Numbered where two are alike.
-    earlier = [labels[:place].count(label) for place, label in enumerate(labels)]
-    unlike = [f"{label} ({n + 1})" if n else label for label, n in zip(labels, earlier, strict=True)]
-    return dict(zip(unlike, groups, strict=True))
+    arms: dict[str, list[Run]] = {}
+    seen: Counter[str] = Counter()
+    for first, group in zip(firsts, groups, strict=True):
+        label = _label(first, firsts, named=named)
+        seen[label] += 1
+        arms[f"{label} ({seen[label]})" if seen[label] > 1 else label] = group
+    return arms
 
 
 def _label(run: Run, firsts: Sequence[Run], *, named: bool) -> str:
-    """The study's name of an arm, or strategy and `run.arm`; then what sets it apart from its namesakes."""
+    """The study's name of an arm, or strategy and `run.arm`; then the settings that set it apart."""
     others = [other for other in firsts if not named or other.arm_name == run.arm_name]
     if named and len(others) == 1:
         return run.arm_name
-    start, name = run.arm_name if named else run.strategy, _name(run)
-    apart = [f"{key}={text(value)}" for key, value in _apart(run, others).items()]
-    return ", ".join([f"{start} [{name}]" if name else start, *apart])
+    start, name = run.arm_name if named else run.strategy, _own_name(run)
+    flats = {other.place: settings(other) for other in others}
+    different: dict[str, Any] = {
+        group: run.name(group) for group in GROUPS[3:] if len({other.name(group) for other in others}) > 1
+    }
+    for key, value in flats[run.place].items():
+        # The settings of a group are compared with those of the same choice.
+        group = key.split(".")[0]
+        peers = [other for other in others if group not in GROUPS or other.name(group) == run.name(group)]
+        if not key.endswith("._target_") and any(flats[peer.place].get(key) != value for peer in peers):
+            different[key] = value
+    return ", ".join(
+        [f"{start} [{name}]" if name else start, *(f"{k}={text(v)}" for k, v in different.items())]
+    )
 
 
 def natural(text: str) -> list[str | int]:
@@ -207,28 +224,5 @@ def _order_in_arm(run: Run) -> tuple[Any, ...]:
     return (seed, str(run.seed), str(value_at(run.config, "run", "repeat")), run.run_id, run.place)
 
 
-def _name(run: Run) -> str:
+def _own_name(run: Run) -> str:
     return str(value_at(run.config, "run", "arm") or "")
-
-
-def _apart(run: Run, others: Sequence[Run]) -> dict[str, Any]:
-    """Settings of `run` that differ among `others`; inside a group, among those with the same choice."""
-    of_run, of_place = settings(run), {other.place: settings(other) for other in others}
-    chosen = {group: {other.name(group) for other in others} for group in GROUPS[3:]}
-    apart: dict[str, Any] = {group: run.name(group) for group, names in chosen.items() if len(names) > 1}
-    for key, value in of_run.items():
-        group = key.split(".")[0]
-        peers = [other for other in others if group not in GROUPS or other.name(group) == run.name(group)]
-        if not key.endswith("._target_") and any(of_place[peer.place].get(key) != value for peer in peers):
-            apart[key] = value
-    return apart
-
-
-def common_settings(runs: Sequence[Run]) -> dict[str, str]:
-    """Dotted keys with one value in all `runs`."""
-    flats = [settings(run) for run in runs]
-    return {
-        key: text(value)
-        for key, value in sorted(flats[0].items())
-        if all(key in flat and flat[key] == value for flat in flats)
-    }

@@ -21,6 +21,7 @@ from .load import PARTS, Run, number, value_at
 ROUNDING = 0.01  # docs/records.md: sums of parts and intervals agree within 1 %
 WHOLE = ("finished", "diverged")  # an attempt that came to an end of its own wrote a summary
 FEWEST_LOSSES = 3  # fewer can be equal by chance, or because nothing was learnt
+CLOCKS = ("segments_s", "wall_s", "process_s")  # real clocks go on between the two writings of a summary
 
 
 def examined(runs: Iterable[Run]) -> list[Run]:
@@ -37,7 +38,9 @@ def examined(runs: Iterable[Run]) -> list[Run]:
 
 def identity(run: Run) -> Iterator[str]:
     """The run id of its configuration against its folder, its status and its own `run.id`."""
-    if not run.config or _lost_trace(run.config):
+    trace = value_at(run.config, "cluster", "device", "trace")
+    # A run id holds a hash of the trace of step times: without the file it cannot be computed.
+    if not run.config or (trace is not None and not Path(str(trace)).is_file()):
         return
     recorded = {
         "folder": run.folder.resolve().name,
@@ -51,7 +54,7 @@ def identity(run: Run) -> Iterator[str]:
     except (KeyError, TypeError, AttributeError, ValueError):
         yield "config.yaml is not complete: no run id follows from it"
         return
-    wrong = [f"{where} {name}" for where, name in recorded.items() if name is not None and name != wanted]
+    wrong = [f"{where} {name}" for where, name in recorded.items() if name not in (None, wanted)]
     if wrong:
         yield f"config.yaml is that of run {wanted}, not of {', '.join(wrong)}"
 
@@ -82,35 +85,28 @@ def whole(run: Run) -> Iterator[str]:
             yield f"metrics.jsonl: {key} goes back from one evaluation to the next"
     if run.state not in WHOLE:
         return
-    if run.summary.get("kind") != "summary":
+    summary, repeated = run.summary, run.status.get("summary")
+    if summary.get("kind") != "summary":
         yield f"the run is {run.state}, and metrics.jsonl has no summary"
-        return
-    told = run.status.get("summary")
-    if not isinstance(told, Mapping):
+    elif not isinstance(repeated, Mapping):
         yield f"the run is {run.state}, and status.json has no summary"
-        return
-    # Real clocks go on between the two writings.
-    clocks = ("segments_s", "wall_s", "process_s")
-    differ = [
-        key for key, value in told.items() if key not in clocks and not _same(value, run.summary.get(key))
-    ]
-    if differ:
-        yield f"status.json and the summary of metrics.jsonl differ in {', '.join(differ)}"
-    if run.summary.get("evaluations") != len(rows):
-        yield f"the summary counts {run.summary.get('evaluations')} evaluations, {len(rows)} are recorded"
-    yield from _all_steps(run)
+    else:
+        differ = [k for k, v in repeated.items() if k not in CLOCKS and not _same(v, summary.get(k))]
+        if differ:
+            yield f"status.json and the summary of metrics.jsonl differ in {', '.join(differ)}"
+        if summary.get("evaluations") != len(rows):
+            yield f"the summary counts {summary.get('evaluations')} evaluations, {len(rows)} are recorded"
+        if run.state == "finished" and run.stop == "budget":
+            yield from _all_steps(run)
 
 
 def _all_steps(run: Run) -> Iterator[str]:
-    """Of a run that did its whole schedule: its length, as configured and as its supervisor saw it."""
-    if run.state != "finished" or run.stop != "budget":
-        return
-    done, most = run.summary.get("steps"), value_at(run.config, "train", "max_steps")
-    epochs = value_at(run.config, "train", "epochs")
+    """Of a run that did its whole schedule: its length against the configured one."""
+    most, epochs = (value_at(run.config, "train", key) for key in ("max_steps", "epochs"))
     if most is None and run.summary.get("epochs") != epochs:
         yield f"the run is finished after {run.summary.get('epochs')} of {epochs} epochs"
-    if most is not None and (number(done) or 0) > most:
-        yield f"the summary counts {done} steps, train.max_steps={most}"
+    if most is not None and (number(run.summary.get("steps")) or 0) > most:
+        yield f"the summary counts {run.summary.get('steps')} steps, train.max_steps={most}"
 
 
 def scores(run: Run) -> Iterator[str]:
@@ -134,29 +130,29 @@ def times(run: Run) -> Iterator[str]:
 
     T_train is the sum of each interval's slowest rank, a part the sum of each interval's mean over ranks.
     """
-    told = number(run.summary.get("train_s"))
-    if told is None:
+    summary_s = number(run.summary.get("train_s"))
+    if summary_s is None:
         return
     ranks = {rank for rank, _ in run.rank_rows}
     expected = sum(run.start.ranks_of_nodes or []) or len(run.environment.get("ranks") or [])
     if not ranks or len(ranks) < expected:
         yield f"records of {len(ranks)} of {expected or 'all'} ranks are there"
         return
-    train_s, parts = _interval_sums(run)
-    if abs(train_s - told) > ROUNDING * min(train_s, told):
-        yield f"training time is {told:.4g} s in metrics.jsonl, {train_s:.4g} s by the ranks' records"
+    train_s, parts = _interval_sums(run, len(ranks))
+    if abs(train_s - summary_s) > ROUNDING * min(train_s, summary_s):
+        yield f"training time is {summary_s:.4g} s in metrics.jsonl, {train_s:.4g} s by the ranks' records"
         return
     for name, value in run.parts_s.items():
-        if name in parts and abs(parts[name] - value) > ROUNDING * told:
+        if name in parts and abs(parts[name] - value) > ROUNDING * summary_s:
             yield f"part {name} is {value:.4g} s in metrics.jsonl, {parts[name]:.4g} s by the ranks' records"
-    stamps = [number(row.get("train_s")) or 0.0 for row in run.evaluations]
+    last = max((number(row.get("train_s")) or 0.0 for row in run.evaluations), default=0.0)
     made = sum(number(row.get("make_model_s")) or 0.0 for row in run.evaluations)
-    if max(stamps, default=0.0) > (1 + ROUNDING) * told + made:
-        yield f"an evaluation is stamped {max(stamps):.4g} s, the run trained {told:.4g} s"
+    if last > (1 + ROUNDING) * summary_s + made:
+        yield f"an evaluation is stamped {last:.4g} s, the run trained {summary_s:.4g} s"
 
 
-def _interval_sums(run: Run) -> tuple[float, dict[str, float]]:
-    """Seconds of T_train and of its parts, from the intervals of the work that survived.
+def _interval_sums(run: Run, ranks: int) -> tuple[float, dict[str, float]]:
+    """Seconds of T_train and of its parts, from the intervals of the work that survived on so many ranks.
 
     An attempt counts its intervals on from its checkpoint: it replaces what earlier ones had from there.
     """
@@ -171,11 +167,19 @@ def _interval_sums(run: Run) -> tuple[float, dict[str, float]]:
         slowest[row.index] = max(slowest[row.index], number(row.train_s) or 0.0)
         for name, value in (row.parts_s or {}).items():
             sums[name] = sums.get(name, 0.0) + (number(value) or 0.0)
-    ranks = len({rank for rank, _ in run.rank_rows})
     return sum(slowest.values()), {name: value / ranks for name, value in sums.items()}
 
 
 FACTS: tuple[Callable[[Run], Iterator[str]], ...] = (identity, world, strategy_named, whole, scores, times)
+
+
+def _order(evaluation: Mapping[str, Any]) -> float:
+    return number(evaluation.get("index")) or 0.0
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values from JSON are one, NaN included."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 # ------------------------------------------------------------------ several runs
@@ -212,48 +216,28 @@ def tuning_shown(runs: Sequence[Run]) -> Iterator[tuple[str, str]]:
     for run in runs:
         if not run.tuned:
             continue
-        found = [arm for arm in _tunings(run.folder.resolve().parent.parent) if arm[0] == run.tuned]
-        settings = flatten(run.config)
+        found = _tunings(run.folder.resolve().parent.parent).get(run.tuned, [])
+        own, wrong = flatten(run.config), ""
         if not found:
-            yield run.place, f"study.tuned={run.tuned}: no tune.json of it is beside the study"
-        elif not any(
-            json.dumps([settings.get(key) for key in won]) == json.dumps(list(won.values()))
-            for _, won, _ in found
-        ):
-            yield run.place, f"study.tuned={run.tuned}: its settings are not those that won in tune.json"
-        elif any(missing for _, _, missing in found):
-            yield run.place, f"study.tuned={run.tuned}: trials of tune.json are not on disk"
+            wrong = "no tune.json next to the study has it"
+        elif all(json.dumps({key: own.get(key) for key in won}) != json.dumps(won) for won, _ in found):
+            wrong = "its settings are not those that won in tune.json"
+        elif not all(on_disk for _, on_disk in found):
+            wrong = "trials of tune.json are not on disk"
+        if wrong:
+            yield run.place, f"study.tuned={run.tuned}: {wrong}"
 
 
 @cache
-def _tunings(results: Path) -> list[tuple[str, dict[str, Any], bool]]:
-    """(arm, its winning settings, whether run directories of trials are missing) of each tune.json."""
-    found: list[tuple[str, dict[str, Any], bool]] = []
+def _tunings(results: Path) -> dict[str, list[tuple[dict[str, Any], bool]]]:
+    """By arm, of each tune.json: the settings that won, and whether the runs of the trials are on disk."""
+    tunings: dict[str, list[tuple[dict[str, Any], bool]]] = defaultdict(list)
     for file in sorted(results.glob("*/tune.json")):
         try:
-            arms = read_json(file)["arms"]
-            for name, arm in arms.items():
-                asked = [trial["run"] for trial in arm["trials"] if trial["run"] and trial["train_s"]]
-                missing = [r for r in asked if not (file.parent / r / "metrics.jsonl").is_file()]
-                found.append((name, arm["settings"], not asked or bool(missing)))
+            for name, arm in read_json(file)["arms"].items():
+                trials = [trial["run"] for trial in arm["trials"] if trial["run"] and trial["train_s"]]
+                on_disk = [(file.parent / trial / "metrics.jsonl").is_file() for trial in trials]
+                tunings[name].append((arm["settings"], bool(trials) and all(on_disk)))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue  # a file that cannot be read shows nothing
-    return found
-
-
-# ------------------------------------------------------------------ values
-
-
-def _lost_trace(config: Mapping[str, Any]) -> bool:
-    """Whether the run id is a hash of a trace of step times that does not lie here."""
-    trace = value_at(config, "cluster", "device", "trace")
-    return trace is not None and not Path(str(trace)).is_file()
-
-
-def _order(evaluation: Mapping[str, Any]) -> float:
-    return number(evaluation.get("index")) or 0.0
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Whether two values from JSON are one, NaN included."""
-    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+    return tunings

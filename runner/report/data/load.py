@@ -1,38 +1,36 @@
 """Run directories as they lie on disk, read without trusting them: damage is noted and the rest is used."""
 
-import math
+import json
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from ....strategies.errors import ConfigError
 from ...config.groups import shipped
 from ...machine.folders import check_folder
-from ...records.json_lines import Row, read_json, surviving
+from ...records.json_lines import Row, read_json, read_records, surviving
 from ...records.rows import StartRow, TrainIntervalRow
 from ...records.study_plan import REPEATS, block_of
-from ...records.target_crossing import Crossing, crossing
+from ...records.target_crossing import Crossing, crossing, is_number
+from ...records.trees import load_yaml
 from .metric import Metric, metric_of
-from .run_files import environment_of, mapping_of, read_yaml, rows_of
 
-# What the study is about; the rest (failed, cancelled, …) is listed beside it and counts for nothing.
+# What the study is about; the rest (failed, cancelled, …) is listed with it and counts for nothing.
 COUNTED = ("finished", "diverged", "timed_out")
 PARTS = ("compute", "exposed", "waiting", "data", "step_other")  # of training time
+LINKS = ("intra", "inter")
 
 
-@dataclass(frozen=True)
-class StudyKey:
-    """An attribute of `Run` that reads `study.<key>`; "" where the study gives none."""
-
-    key: str
-
-    def __get__(self, run: "Run", owner: type) -> str:
-        return str(value_at(run.config, "study", self.key) or "")
+def _text_at(part: str, *names: str, default: str = "") -> "cached_property[str]":
+    """An attribute of `Run`: what stands at `names` in `part` of it, as text; `default` for nothing."""
+    return cached_property(lambda run: str(value_at(getattr(run, part), *names) or default))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,11 +58,16 @@ class Run:
     folder: Path = Path()
     distrusted: tuple[str, ...] = ()
 
-    arm_name = StudyKey("arm")  # the study's name for what is compared
-    size = StudyKey("size")  # "" if the study has one size only
-    assumption = StudyKey("assumption")  # the one departure from what the study assumes otherwise
-    role = StudyKey("role")  # "same_seeds" or "fresh_seeds" of a second baseline, "placebo", or ""
-    tuned = StudyKey("tuned")  # the arm whose tuned settings it has; "" for the study's own settings
+    arm_name = _text_at("config", "study", "arm")  # the study's name for what is compared
+    size = _text_at("config", "study", "size")  # "" if the study has one size only
+    assumption = _text_at("config", "study", "assumption")  # the one departure from what is assumed otherwise
+    role = _text_at("config", "study", "role")  # "same_seeds", "fresh_seeds", "placebo", "one_core" or ""
+    tuned = _text_at("config", "study", "tuned")  # the arm whose tuned settings it has; or ""
+    strategy_class = _text_at("config", "strategy", "_target_")  # "" where the configuration is lost
+    stop = _text_at("config", "train", "stop", default="budget")  # or the target: "first", "confirmed"
+    metric = _text_at("config", "train", "target_metric", default="accuracy")  # what the target is about
+    state = _text_at("status", "status", default="unknown")
+    network = _text_at("summary", "validity", "network")  # "kernel" or "modelled" makes links slower; or ""
 
     @property
     def run_id(self) -> str:
@@ -73,9 +76,9 @@ class Run:
     @property
     def found_again(self) -> str:
         """That its directory has copies, and where; "" if it has none."""
-        places = ", ".join([self.place, *self.copies])
-        times = "twice" if len(self.copies) == 1 else f"{len(self.copies) + 1} times"
-        return f"{self.run_id} was found {times} and counts once: {places}" if self.copies else ""
+        places = (self.place, *self.copies)
+        times = "twice" if len(places) == 2 else f"{len(places)} times"
+        return f"{self.run_id} was found {times} and counts once: {', '.join(places)}" if self.copies else ""
 
     @property
     def study(self) -> str:
@@ -99,11 +102,6 @@ class Run:
         return self.name("strategy")
 
     @property
-    def strategy_class(self) -> str:
-        """The dotted path of its class; "" where the configuration is lost."""
-        return str(value_at(self.config, "strategy", "_target_") or "")
-
-    @property
     def built_in(self) -> str:
         """The name of its strategy if that is one of the project's own; "" for others."""
         head, _, rest = self.strategy_class.partition("daso_bench.strategies.")
@@ -115,17 +113,9 @@ class Run:
 
     @property
     def world(self) -> str:
-        """The launcher, "local" or "simulated"; from environment.json if config.yaml is lost.
-
-        Where something makes links slower than they are, that as well: "emulated/kernel".
-        """
+        """The launcher, "local" or "simulated", with what makes links slower, if any: "emulated/kernel"."""
         launcher = self.name("launcher") if self.config else str(self.environment.get("world") or "unknown")
         return f"{launcher}/{self.network}" if self.network else launcher
-
-    @property
-    def network(self) -> str:
-        """What makes the links slower than the machine's, "kernel" or "modelled"; "" for nothing."""
-        return str((self.summary.get("validity") or {}).get("network") or "")
 
     @property
     def invalid(self) -> bool:
@@ -153,11 +143,6 @@ class Run:
         return block_of(self.seed, self.role)
 
     @property
-    def state(self) -> str:
-        """The status word, or "unknown" if status.json could not be read."""
-        return str(self.status.get("status") or "unknown")
-
-    @property
     def counted(self) -> bool:
         return self.state in COUNTED and not self.invalid and not self.distrusted
 
@@ -171,29 +156,18 @@ class Run:
     @property
     def labels(self) -> list[str]:
         labels = [*(self.status.get("labels") or []), *(self.summary.get("labels") or [])]
-        return list(dict.fromkeys(str(label) for label in labels))
+        return list(dict.fromkeys(map(str, labels)))
 
     @property
     def timing_reasons(self) -> list[str]:
-        """Why the times of this run are not to be trusted; empty if they are, or if nothing was said."""
+        """Why the times of this run are not to be trusted; empty if they are, or if that is not recorded."""
         timing = self.status.get("timing") or {}
-        if timing.get("valid", True):
-            return []
-        return [str(reason) for reason in timing.get("reasons") or ["no reason recorded"]]
+        reasons = timing.get("reasons") or ["no reason recorded"]
+        return [] if timing.get("valid", True) else [str(reason) for reason in reasons]
 
     @property
     def target(self) -> float | None:
         return value_at(self.config, "train", "target")
-
-    @property
-    def stop(self) -> str:
-        """What ends it: "budget", or the target ("first", "confirmed")."""
-        return str(value_at(self.config, "train", "stop") or "budget")
-
-    @property
-    def metric(self) -> str:
-        """What the target is about: "accuracy", "miou", "loss" and so on."""
-        return str(value_at(self.config, "train", "target_metric") or "accuracy")
 
     @cached_property
     def crossing(self) -> Crossing | None:
@@ -218,12 +192,18 @@ class Run:
     def samples(self) -> float | None:
         return self._latest("samples")
 
+    def _latest(self, name: str) -> float | None:
+        recorded = number(self.summary.get(name))
+        if recorded is None and self.evaluations:
+            return number(self.evaluations[-1].get(name))
+        return recorded
+
     @property
     def samples_per_s(self) -> float | None:
         recorded = number(self.summary.get("samples_per_s"))
-        if recorded is not None:
-            return recorded
-        return self.samples / self.train_s if self.samples and self.train_s else None
+        if recorded is None and self.samples and self.train_s:
+            return self.samples / self.train_s
+        return recorded
 
     @cached_property
     def judged_by(self) -> Metric:
@@ -238,13 +218,12 @@ class Run:
     def final(self) -> float | None:
         """What the last model is judged; NaN stays NaN."""
         key = self.judged_by.key
-        if f"final_{key}" in self.summary:
-            return self.summary[f"final_{key}"]
-        return self.evaluations[-1].get(key) if self.evaluations else None
+        of_last = self.evaluations[-1].get(key) if self.evaluations else None
+        return self.summary.get(f"final_{key}", of_last)
 
     def payload_bytes(self, link: str) -> float | None:
         """Counted bytes of the whole run over `link` ("intra" or "inter"), summed over ranks."""
-        return number((self.summary.get("payload_bytes") or {}).get(link))
+        return number(value_at(self.summary, "payload_bytes", link))
 
     @property
     def parts_s(self) -> dict[str, float]:
@@ -259,6 +238,11 @@ class Run:
             key = (row.attempt, row.index)
             slowest[key] = max(slowest[key], number(row.train_s) or 0.0)
         return sum(slowest.values()) if slowest else None
+
+    def stamps(self, name: str) -> list[float]:
+        """The times of all attempts under `name`, s since 1970."""
+        attempts = self.status.get("attempts") or []
+        return [value for a in attempts if (value := number(a.get(name))) is not None]
 
     @property
     def started_unix(self) -> float | None:
@@ -276,23 +260,13 @@ class Run:
         start, end = self.started_unix, self.ended_unix
         return None if start is None or end is None else end - start
 
-    def stamps(self, name: str) -> list[float]:
-        """The times of all attempts under `name`, s since 1970."""
-        attempts = self.status.get("attempts") or []
-        return [value for a in attempts if (value := number(a.get(name))) is not None]
 
-    def _latest(self, field: str) -> float | None:
-        recorded = number(self.summary.get(field))
-        if recorded is not None:
-            return recorded
-        return number(self.evaluations[-1].get(field)) if self.evaluations else None
+# ------------------------------------------------------------------ values of records
 
 
 def number(value: Any) -> float | None:
     """`value` if it is a finite number, else None."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return value
-    return None
+    return value if is_number(value) else None
 
 
 def value_at(tree: Mapping[str, Any], *names: str) -> Any:
@@ -301,6 +275,36 @@ def value_at(tree: Mapping[str, Any], *names: str) -> Any:
     for name in names:
         value = value.get(name) if isinstance(value, Mapping) else None
     return value
+
+
+def text(value: Any) -> str:
+    """A value as it is typed on the command line."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def is_placed(row: Row) -> bool:
+    """Whether an evaluation has a place on both axes: training time and samples."""
+    return is_number(row.get("train_s")) and is_number(row.get("samples"))
+
+
+def merged(values: Sequence[Any]) -> Any:
+    """What all attempts recorded of their machine, as one value; `values` has one for each attempt.
+
+    Equal values stay as they are. Mappings are merged by key, lists of equal length item by item. Of other
+    values each is named once: "1a2b, then 3c4d". What an attempt lacks is "nothing".
+    """
+    if all(value == values[0] for value in values):
+        return values[0]
+    if all(isinstance(value, Mapping) for value in values):
+        keys = dict.fromkeys(key for value in values for key in value)
+        return {key: merged([value.get(key) for value in values]) for key in keys}
+    rows = [v for v in values if isinstance(v, list) and all(isinstance(item, Mapping) for item in v)]
+    if len(rows) == len(values) and len(set(map(len, rows))) == 1:
+        return [merged(items) for items in zip(*rows, strict=True)]
+    return ", then ".join(dict.fromkeys("nothing" if value is None else text(value) for value in values))
+
+
+# ------------------------------------------------------------------ folders and files
 
 
 def find_runs(directory: Path) -> Iterator[Path]:
@@ -318,10 +322,8 @@ def load_runs(directory: Path, asked: str) -> list[Run]:
     Raises ConfigError if there is no such folder or no run in it.
     """
     check_folder(directory, f"{asked} {directory}")
-    runs: list[Run] = []
-    for path in find_runs(directory):
-        place = path.relative_to(directory).as_posix()
-        runs.append(load_run(path, "the run" if place == "." else place))
+    places = {path: path.relative_to(directory).as_posix() for path in find_runs(directory)}
+    runs = [load_run(path, "the run" if place == "." else place) for path, place in places.items()]
     if not runs:
         raise ConfigError(f"{asked} {directory}: no run directory in it (a folder with status.json)")
     return without_copies(runs)
@@ -340,8 +342,7 @@ def without_copies(runs: Iterable[Run]) -> list[Run]:
     kept: list[Run] = []
     for copies in groups.values():
         furthest = max(copies, key=lambda r: (r.counted, r.train_s or 0.0, r.folder.name == r.run_id))
-        places = tuple(run.place for run in copies if run is not furthest)
-        kept.append(replace(furthest, copies=places) if places else furthest)
+        kept.append(replace(furthest, copies=tuple(run.place for run in copies if run is not furthest)))
     return kept
 
 
@@ -350,19 +351,18 @@ def load_run(path: Path, place: str) -> Run:
     damage: list[str] = []
     rows = rows_of(path / "metrics.jsonl", f"{place}/metrics.jsonl", damage)
     kept = surviving(rows)
-    rank_rows: list[tuple[int, TrainIntervalRow]] = []
-    for file in sorted((path / "ranks").glob("*.jsonl")):
-        rank = int(file.stem) if file.stem.isdigit() else -1
-        of_rank = rows_of(file, f"{place}/ranks/{file.name}", damage)
-        rank_rows += [
-            (rank, _train_interval(row)) for row in of_rank if row.get("kind") == TrainIntervalRow.kind
-        ]
-    status = mapping_of(path / "status.json", place, read_json, damage)
+    rank_rows = [
+        (int(file.stem) if file.stem.isdigit() else -1, _train_interval(row))
+        for file in sorted((path / "ranks").glob("*.jsonl"))
+        for row in rows_of(file, f"{place}/ranks/{file.name}", damage)
+        if row.get("kind") == TrainIntervalRow.kind
+    ]
+    status = mapping_of(path / "status.json", place, damage)
     summaries = [row for row in kept if row.get("kind") == "summary"]
     return Run(
         place=place,
-        config=mapping_of(path / "config.yaml", place, read_yaml, damage),
-        environment=environment_of(path, place, damage),
+        config=mapping_of(path / "config.yaml", place, damage),
+        environment=_environment(path, place, damage),
         status=status,
         evaluations=[_shared(row) for row in kept if row.get("kind") == "evaluation" and is_placed(row)],
         summary=summaries[-1] if summaries else status.get("summary") or {},
@@ -372,6 +372,44 @@ def load_run(path: Path, place: str) -> Run:
         damage=damage,
         folder=path,
     )
+
+
+def rows_of(path: Path, name: str, damage: list[str]) -> list[Row]:
+    """The whole records of a JSON Lines file, [] without one; `damage` gets a sentence about file `name`."""
+    try:
+        read = read_records(path)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        damage.append(f"{name}: {error.strerror}")
+        return []
+    damage += [f"{name}, {sentence}" for sentence in read.damage]
+    return read.rows
+
+
+def mapping_of(path: Path, place: str, damage: list[str]) -> dict[str, Any]:
+    """The mapping in a YAML or JSON file; else {}, and `damage` gets a sentence."""
+    try:
+        value = load_yaml(path.read_text(encoding="utf-8")) if path.suffix == ".yaml" else read_json(path)
+        trouble = "not a mapping"
+    except FileNotFoundError:
+        value, trouble = None, "missing"
+    except OSError as error:
+        value, trouble = None, str(error.strerror)
+    except (ValueError, yaml.YAMLError):
+        value, trouble = None, "cannot be read, it is damaged"
+    if isinstance(value, dict):
+        return value
+    damage.append(f"{place}/{path.name}: {trouble}")
+    return {}
+
+
+def _environment(path: Path, place: str, damage: list[str]) -> dict[str, Any]:
+    """environment.json, environment_2.json, … of all attempts as one mapping (`merged`)."""
+    later = [file for file in path.glob("environment_*.json") if file.stem[12:].isdecimal()]
+    files = [path / "environment.json", *sorted(later, key=lambda file: int(file.stem[12:]))]
+    attempts = [facts for file in files if (facts := mapping_of(file, place, damage))]
+    return merged(attempts) if attempts else {}
 
 
 def _shared(value: Any) -> Any:
@@ -384,8 +422,3 @@ def _train_interval(row: Row) -> TrainIntervalRow:
     return TrainIntervalRow.read(
         {**row, "parts_s": _shared(row.get("parts_s")), "segments_s": {}, "payload_bytes": {}}
     )
-
-
-def is_placed(row: Row) -> bool:
-    """Whether an evaluation has a place on both axes: training time and samples."""
-    return number(row.get("train_s")) is not None and number(row.get("samples")) is not None

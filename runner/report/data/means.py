@@ -1,12 +1,13 @@
-"""Means over an arm's runs, only where a mean may be formed. None everywhere else."""
+"""Means over an arm's runs, only where a mean may be formed, None elsewhere; and the times of each rank."""
 
 import math
+import statistics
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from .arms import Arm
-from .load import PARTS, Run, number
-from .run_files import LINKS
+from .load import LINKS, PARTS, Run, number, value_at
 
 TIME_SHARES = ("compute", "data", "blocked on intra", "blocked on inter", "other")
 
@@ -14,33 +15,29 @@ TIME_SHARES = ("compute", "data", "blocked on intra", "blocked on inter", "other
 def geometric_mean(values: Sequence[float | None]) -> float | None:
     """exp(mean(ln)) of two or more positive values; None for fewer, or if any is missing or not positive."""
     finite = _all_finite(values)
-    if not finite or min(finite) <= 0:
-        return None
-    return math.exp(math.fsum(math.log(value) for value in finite) / len(finite))
+    return statistics.geometric_mean(finite) if finite and min(finite) > 0 else None
 
 
 def over_runs(values: Sequence[float]) -> float:
     """The geometric mean of positive values; of one alone its own value."""
-    return math.exp(fmean(map(math.log, values))) if len(values) > 1 else values[0]
+    return statistics.geometric_mean(values) if len(values) > 1 else values[0]
 
 
 def mean(values: Sequence[float | None]) -> float | None:
     """Arithmetic mean of two or more values; None for fewer, or if any is missing, NaN or infinite."""
     finite = _all_finite(values)
-    return math.fsum(finite) / len(finite) if finite else None
+    return fmean(finite) if finite else None
 
 
 def _all_finite(values: Sequence[float | None]) -> list[float]:
     """`values` if there are two or more and all are finite numbers, else nothing."""
     finite = [value for value in values if value is not None and math.isfinite(value)]
-    return finite if len(finite) == len(values) and len(finite) >= 2 else []
+    return finite if len(finite) == len(values) >= 2 else []
 
 
 def target_mean(arm: Arm) -> float | None:
-    """Geometric mean of the scored crossing times, seconds; only if all that count reached the target."""
-    if len(arm.reached) != len(arm.counted):
-        return None
-    return geometric_mean([run.to_target_s for run in arm.reached])
+    """Geometric mean of the scored crossing times, seconds; None unless all that count reached the target."""
+    return geometric_mean([run.to_target_s for run in arm.counted])
 
 
 def train_mean(arm: Arm) -> float | None:
@@ -85,3 +82,39 @@ def time_shares(runs: Sequence[Run]) -> dict[str, float] | None:
     if not shares:
         return None
     return dict(zip(TIME_SHARES, map(fmean, zip(*shares, strict=True)), strict=True))
+
+
+# ------------------------------------------------------------------ ranks of a run
+
+
+def shares(run: Run) -> list[float]:
+    """Samples of each rank as times an equal share, [ranks]; [] where the strategy does not record them."""
+    for key in ("batches", "samples_of_worker"):
+        samples = value_at(run.summary, "strategy", key)
+        # A worker may be a whole node: then its samples are not those of a rank.
+        if isinstance(samples, list) and samples and len(samples) == len(by_rank(run)):
+            finite = [value for value in samples if number(value) is not None]
+            if len(finite) == len(samples) and sum(finite) > 0:
+                return [value * len(finite) / sum(finite) for value in finite]
+    return []
+
+
+def by_rank(run: Run) -> list[dict[str, float]]:
+    """Seconds of training (`train_s`) and of its parts (`waiting_s`, …) of each rank, over all attempts."""
+    sums: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for rank, row in run.rank_rows:
+        of_rank = sums[rank]  # also of a rank whose rows have no times
+        parts = row.parts_s if isinstance(row.parts_s, Mapping) else {}
+        for name, value in {"train_s": row.train_s, **{f"{p}_s": parts.get(p) for p in PARTS}}.items():
+            if (seconds := number(value)) is not None:
+                of_rank[name] += seconds
+    return [dict(sums[rank]) for rank in sorted(sums)]
+
+
+def uneven_devices(run: Run) -> bool:
+    """Whether some rank is meant to be slower than others, or has another device."""
+    device = value_at(run.config, "cluster", "device")
+    if value_at(device, "straggler", "rank") is not None:
+        return True
+    of_ranks = [value_at(device, key) for key in ("speeds", "kind")]
+    return any(isinstance(values, list) and len(set(map(str, values))) > 1 for values in of_ranks)

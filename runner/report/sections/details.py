@@ -8,14 +8,13 @@ from typing import Any
 from ...records.target_crossing import best
 from .. import words
 from ..data.arms import Arm, Comparison, common_settings, shown, walk, who
-from ..data.load import PARTS, Run
+from ..data.load import LINKS, PARTS, Run
 from ..data.means import bytes_mean, final_mean, rate_mean, target_mean, train_mean
 from ..data.metric import Metric, target_words
-from ..data.run_files import LINKS
 from ..plots.curves import figures
 from ..plots.pictures import Plot
 from ..section import Rows, Section
-from ..statistics.reached import median_s, wilson
+from ..statistics.run_times import median_s, wilson
 from ..target import budget_s, way
 
 SECOND = {"same_seeds": "second baseline, same seeds", "fresh_seeds": "second baseline, fresh seeds"}

@@ -13,8 +13,8 @@ from typing import Any
 from .. import words
 from ..data.arms import Arm, Comparison, settings, text
 from ..section import Rows, Section
-from ..statistics import reached
-from ..statistics.welch import Interval, Times, regret
+from ..statistics.run_times import typical
+from ..statistics.welch import Interval, Times, regret, welch
 from ..target import budget_s, study_of, way
 
 Row = dict[str, Any]
@@ -96,15 +96,14 @@ def _regret(
     elif limit is None:
         return None, None, "", "no budget is known"
     else:
-        ways = [way(arm.counted, limit) for arm in arms]
-        if not all(side.all_reached for side in ways):
-            of_default, of_tuned = (f"{side.reached} of {side.runs}" for side in ways)
+        times = [way(arm.counted, limit) for arm in arms]
+        if any(side.missed for side in times):
+            of_default, of_tuned = (f"{side.met.count(True)} of {len(side.met)}" for side in times)
             counts = f"reached the target: {of_default} as default, {of_tuned} tuned"
-            ratio = reached.compare(*ways, level=level)
+            ratio = welch(*(typical(side)[0] for side in times), level=level)
             if ratio is None:
                 return None, None, "", counts
             return ratio.point - 1, Interval(ratio.low - 1, ratio.high - 1), ratio.side, counts
-        times = [reached.at_budget(side) for side in ways]
     return *regret(*times, level=level), "", ""
 
 

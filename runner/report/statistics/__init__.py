@@ -1,1 +1,1 @@
-"""The measuring rules (docs/method.md) as pure functions: statistics, verdicts, guards, planning tables."""
+"""The measuring rules (docs/method.md) as pure functions: statistics, verdicts, guards."""

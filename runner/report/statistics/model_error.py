@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import permutations
 from statistics import fmean, median, stdev
-from typing import Any, NamedTuple
+from typing import Any
 
 from ... import PACKAGE
 
@@ -26,17 +26,6 @@ ALL = "all strategies"
 
 Pair = Mapping[str, Any]
 """A run both emulated and simulated: a row of pairs.csv with its times as numbers or None, in seconds."""
-
-
-class SpeedupError(NamedTuple):
-    """Of a strategy in one configuration: the `simulated` speed-up over ddp, and its error.
-
-    `log`: ln(simulated / measured). Above 0 the strategy gains too much in virtual time.
-    """
-
-    strategy: str
-    simulated: float
-    log: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,15 +59,19 @@ def by_configuration(pairs: Sequence[Pair]) -> Iterable[list[Pair]]:
     return together.values()
 
 
-def speedup_errors(pairs: Sequence[Pair]) -> list[SpeedupError]:
-    """The error of each strategy that has a ddp of its own configuration among `pairs`."""
-    errors = list[SpeedupError]()
+def speedup_errors(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
+    """The pairs that have a ddp of their own configuration, with two more columns.
+
+    `speedup`: the simulated one over ddp. `error`: ln(simulated / measured), above 0 where the strategy gains
+    too much in virtual time.
+    """
+    errors: list[dict[str, Any]] = []
     for together in by_configuration(pairs):
         for base, pair in permutations(together, 2):
             if base["arm"] == BASELINE:
                 simulated = base["simulated_step_s"] / pair["simulated_step_s"]
                 measured = base["emulated_step_s"] / pair["emulated_step_s"]
-                errors.append(SpeedupError(pair["arm"], simulated, math.log(simulated / measured)))
+                errors.append({**pair, "speedup": simulated, "error": math.log(simulated / measured)})
     return errors
 
 
@@ -88,8 +81,8 @@ def reference_pairs() -> tuple[Pair, ...]:
     with open(PAIRS, encoding="utf-8", newline="") as file:
         return tuple(
             {
-                name: (float(text) if text else None) if name.endswith("_s") else text
-                for name, text in row.items()
+                key: (float(text) if text else None) if key.endswith("_s") else text
+                for key, text in row.items()
             }
             for row in csv.DictReader(file)
         )
@@ -107,8 +100,8 @@ def model_error(strategy: str, over: str, log_ratio: float | None, *, level: flo
     """
     nearest = strategy if len(_errors(strategy)) >= FEWEST_PAIRS else ALL
     if over == BASELINE and log_ratio is not None:
-        simulated = [error.simulated for error in _errors(nearest)]
-        if min(simulated) / SLACK <= math.exp(log_ratio) <= max(simulated) * SLACK:
+        validated = [error["speedup"] for error in _errors(nearest)]
+        if min(validated) / SLACK <= math.exp(log_ratio) <= max(validated) * SLACK:
             return _error_of(nearest, level, carried=False)
     carried = (_error_of(kind, level, carried=True) for kind in (ALL, nearest))
     return max(carried, key=lambda error: error.reach)
@@ -121,23 +114,23 @@ def size(errors: Sequence[float], share: float) -> float:
 
 
 @cache
-def _errors(kind: str) -> list[SpeedupError]:
-    return [error for error in speedup_errors(reference_pairs()) if kind in (ALL, error.strategy)]
+def _errors(kind: str) -> list[dict[str, Any]]:
+    return [error for error in speedup_errors(reference_pairs()) if kind in (ALL, error["arm"])]
 
 
 @cache
 def _error_of(kind: str, level: float, *, carried: bool) -> ModelError:
-    logs = [error.log for error in _errors(kind)]
-    bias = 0.0 if carried else fmean(logs)
+    errors = [error["error"] for error in _errors(kind)]
+    bias = 0.0 if carried else fmean(errors)
     # Rank (count + 1) · level of all sizes, or the largest.
-    share = min(1.0, (len(logs) + 1) / len(logs) * level)
+    share = min(1.0, (len(errors) + 1) / len(errors) * level)
     return ModelError(
         kind=kind,
-        count=len(logs),
+        count=len(errors),
         bias=bias,
-        sd=math.sqrt(fmean([log**2 for log in logs])) if carried else stdev(logs),
-        reach=size([log - bias for log in logs], share),
-        typical=math.expm1(median(map(abs, logs))),
-        p95=math.expm1(size(logs, 0.95)),
+        sd=math.sqrt(fmean([error**2 for error in errors])) if carried else stdev(errors),
+        reach=size([error - bias for error in errors], share),
+        typical=math.expm1(median(map(abs, errors))),
+        p95=math.expm1(size(errors, 0.95)),
         carried=carried,
     )

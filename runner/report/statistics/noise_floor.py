@@ -4,7 +4,7 @@ The noise floor is what two measurements of the same baseline differ by; nothing
 Source: docs/method.md, "Noise floor", "Study design" and "Validity and guard".
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,75 +21,59 @@ def distance(log_ratio: Any, half_width: Any = 0.0) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Floor:
-    """m_clock or m_fresh as a share.
-
-    `misses_1`: whether the interval of the ratio of times that it was made from misses 1: of m_clock a bias;
-    of m_fresh expected in 1 of 20 sound studies.
-    """
-
-    value: float
-    misses_1: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
 class NoiseFloor:
-    """Both floors of a study; None where A′ or A″ was not run (or below 3 runs): then no verdict.
+    """m_clock and m_fresh of a study as shares; None where A′ or A″ was not run (or below 3 runs).
 
-    `unknown`: why `fresh` is None although A″ was run; "" else.
+    `biased`: whether A and A′ differ by more than chance. `unknown`: why `fresh` is None although A″ was run.
     """
 
-    clock: Floor | None
-    fresh: Floor | None
+    clock: float | None = None
+    fresh: float | None = None
+    biased: bool = False
     unknown: str = ""
 
     @property
     def floor(self) -> float | None:
-        """m = max(m_clock, m_fresh) as a share; None if one is missing."""
-        return max(self.clock.value, self.fresh.value) if self.clock and self.fresh else None
+        """m = max(m_clock, m_fresh) as a share; None if one is missing: then there is no verdict."""
+        return None if self.clock is None or self.fresh is None else max(self.clock, self.fresh)
 
     @property
     def missing(self) -> list[str]:
         """Which of the two were not run: "A′", "A″"."""
-        parts = (("A′", self.clock), ("A″", self.fresh or self.unknown))
-        return [name for name, part in parts if not part]
-
-    @property
-    def biased(self) -> bool:
-        """Whether A and A′ differ by more than chance."""
-        return self.clock is not None and self.clock.misses_1
+        not_run = {"A′": self.clock is None, "A″": self.fresh is None and not self.unknown}
+        return [name for name, holds in not_run.items() if holds]
 
 
-def clock_floor(log_ratios: Sequence[float], *, level: float = LEVEL) -> Floor | None:
+def clock_floor(log_ratios: Sequence[float], *, level: float = LEVEL) -> NoiseFloor:
     """m_clock from δ_j = ln(T_A / T_A′) of each block; None below 3 blocks.
 
     Where A′ runs only the first part of the schedule, both times are per sample of that part.
     """
     if len(log_ratios) < FEWEST_RUNS:
-        return None
+        return NoiseFloor()
     estimate = mean_of(log_ratios, level=level)
-    ends = estimate.interval
-    value = float(distance(estimate.difference, (ends.high - ends.low) / 2))
-    return Floor(value=value, misses_1=not ends.exponential().holds(1.0))
+    ends, of_ratio = estimate.interval, estimate.interval.exponential()
+    clock = float(distance(estimate.difference, (ends.high - ends.low) / 2))
+    return NoiseFloor(clock=clock, biased=not of_ratio.low <= 1.0 <= of_ratio.high)
 
 
-def model_floor(errors: Sequence[ModelError], clock: Floor | None, jitters: bool) -> Floor | None:
+def model_floor(errors: Sequence[ModelError], measured: NoiseFloor, jitters: bool) -> NoiseFloor:
     """m_clock in virtual time: the size of the model errors in `errors` that is typical, the largest of them.
 
-    Two runs with the same seeds are copies there. `clock`: what they differ by where steps have jitter
-    (`jitters`), else of no account; None if they were not run, so that there is no floor.
+    Two runs with the same seeds are copies there, unless steps have jitter (`jitters`): then `measured`, what
+    A and A′ differ by, counts as well, and without it there is no floor.
     """
     typical = max((error.typical for error in errors), default=None)
-    if jitters:
-        return replace(clock, value=max(clock.value, typical or 0.0)) if clock else None
-    return None if typical is None else Floor(value=typical)
+    if not jitters:
+        return NoiseFloor(clock=typical)
+    return (
+        measured if measured.clock is None else replace(measured, clock=max(measured.clock, typical or 0.0))
+    )
 
 
-def fresh_floor(ratio: Ratio | None) -> Floor | None:
+def fresh_floor(ratio: Ratio | None) -> float | None:
     """m_fresh from the ratio A / A″; None without one, or where a run of A or A″ missed the target."""
-    if ratio is None or ratio.side:
-        return None
-    return Floor(value=float(distance(ratio.estimate.difference)), misses_1=not ratio.interval.holds(1.0))
+    return None if ratio is None or ratio.side else float(distance(ratio.estimate.difference))
 
 
 def placebo_differs(low: Any, high: Any, floor: Any) -> Any:
@@ -99,9 +83,9 @@ def placebo_differs(low: Any, high: Any, floor: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Shift:
-    """ln of how many times the samples of the stored reference were needed, and its one-sided p.
+    """ln of how many times the samples of a stored reference were needed, and its one-sided p.
 
-    `adjusted`: p after correction for all arms compared with the reference; of one alone, p itself.
+    `adjusted`: p after correction for all that was compared.
     """
 
     log_shift: float
@@ -114,27 +98,18 @@ class Shift:
         return self.adjusted < SIGNIFICANT
 
 
-def worse(reference: Times, runs: Times, *, sign: float = 1.0) -> Shift:
-    """A baseline against the stored convergence points, samples to target: flagged, it is a "weak baseline".
+def shifts_of(pairs: Iterable[tuple[Times, Times]], *, sign: float = 1.0) -> list[Shift]:
+    """Of each (stored reference, runs), samples to target, by a one-sided pooled t test on ln S_target.
 
-    One-sided pooled t test on ln S_target; p is that of "not worse" (`sign` -1: of "not better"). Takes a run
-    or more on each side, 3 in all.
+    p is that of "not worse" (`sign` -1: of "not better"), adjusted by Holm over all pairs. Takes a run or
+    more on each side, 3 in all.
     """
-    log_shift, p = map(float, pooled(np.array(reference.logs), np.array(runs.logs), sign=sign))
-    return Shift(log_shift=log_shift, p=p, adjusted=p)
-
-
-def any_better(reference: Times, arms: Mapping[str, Times]) -> dict[str, Shift]:
-    """All arms of a comparison against the same points, by name: flagged, one needs fewer samples than it
-    should, until explained.
-
-    p is that of "not better", of each arm alone, and by Holm over all of them: docs/method.md, "Validity and
-    guard".
-    """
-    shifts = [worse(reference, runs, sign=-1.0) for runs in arms.values()]
-    adjusted = holm([shift.p for shift in shifts])
-    corrected = (replace(shift, adjusted=p) for shift, p in zip(shifts, adjusted, strict=True))
-    return dict(zip(arms, corrected, strict=True))
+    found = [pooled(np.array(stored.logs), np.array(runs.logs), sign=sign) for stored, runs in pairs]
+    adjusted = holm([p for _, p in found])
+    return [
+        Shift(log_shift=float(shift), p=float(p), adjusted=of_all)
+        for (shift, p), of_all in zip(found, adjusted, strict=True)
+    ]
 
 
 def pooled(reference: Any, runs: Any, *, sign: float = 1.0) -> tuple[Any, Any]:

@@ -8,19 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from .several_arms import Ends, Family
-from .verdict import (
-    GAINS,
-    PROVISIONAL,
-    Bound,
-    Conditions,
-    Hypothesis,
-    Verdict,
-    Word,
-    not_judged,
-    settled,
-)
-from .welch import FEWEST_RUNS, LEVEL, Estimate, Interval, welch_difference
+from .several_arms import Family
+from .verdict import GAINS, PROVISIONAL, Bound, Conditions, Hypothesis, Verdict, Word, not_judged, settled
+from .welch import FEWEST_RUNS, LEVEL, Estimate, Interval, mean_of
 
 SAME_STEP = Interval(0.95, 1.05)  # ratio of times per step within which one common time compares quality
 
@@ -32,7 +22,7 @@ def difference(base: Sequence[float], arm: Sequence[float], *, level: float = LE
     """
     if min(len(base), len(arm)) < FEWEST_RUNS:
         return None
-    return welch_difference(arm, base, level=level)
+    return mean_of(arm, level=level) - mean_of(base, level=level)
 
 
 def no_loss(
@@ -98,21 +88,20 @@ def join(time: Verdict, quality: Verdict, *, quantifier: str) -> Verdict:
     Where either part has no verdict, or is not testable, so is the whole.
     """
     for word in ("no verdict", "not testable here"):
-        if refused := [part for part in (time, quality) if part.word == word]:
+        refused = [part for part in (time, quality) if part.word == word]
+        if refused:
             reasons = dict.fromkeys(reason for part in refused for reason in part.reasons)
             return Verdict(word=word, reasons=tuple(reasons))
-    if quality.word == "supported":
-        return time
     kept = tuple(remark for remark in time.remarks if remark == PROVISIONAL)
     if quality.word == "contradicted":
         lost: Word = "smaller here" if quantifier == "up_to" else "contradicted"
         return Verdict(word=lost, remarks=("quality lost", *kept), reasons=time.reasons)
-    if time.word in GAINS:
-        return replace(quality, word="inconclusive", remarks=("quality open", *kept))
-    if time.word != "inconclusive":
-        return time
-    needed = [part.smallest_n for part in (time, quality) if part.smallest_n is not None]
-    return replace(time, smallest_n=max(needed) if len(needed) == 2 else None)
+    if quality.word == "inconclusive" and time.word in GAINS:
+        return replace(quality, remarks=("quality open", *kept))
+    if quality.word == "inconclusive" and time.word == "inconclusive":
+        needed = [part.smallest_n for part in (time, quality) if part.smallest_n is not None]
+        return replace(time, smallest_n=max(needed) if len(needed) == 2 else None)
+    return time
 
 
 def _verdict(
@@ -129,16 +118,15 @@ def _verdict(
 
     `gain`: whether "supported" states a gain, which is corrected for all arms of `family` as every loss is.
     """
-    lower, upper = edges
-
-    def decides(ends: Ends) -> Any:
-        supported = (ends.low > upper) & ((ends.low_of_all > 0) | (not gain))
-        return supported | (ends.high_of_all < lower)
-
     # The bound of communication does not concern quality.
     refused = not_judged(claim, replace(conditions, bound=Bound()))
     if refused is not None:
         return refused
+    lower, upper = edges
+
+    def decides(low: Any, high: Any, low_of_all: Any, high_of_all: Any) -> Any:
+        return ((low > upper) & ((low_of_all > 0) | (not gain))) | (high_of_all < lower)
+
     word: Word = "inconclusive"
     if interval is not None and interval.low > upper:
         word = "supported"

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.special import chdtri, ndtri
@@ -21,17 +21,9 @@ SPREAD_LEVEL = 0.8  # of the upper limit of the variance that a plan of more run
 _DRAWS = 512
 
 
-class Ends(NamedTuple):
-    """Intervals of many studies [studies]: as printed, and those that hold for all arms at once."""
-
-    low: Any
-    high: Any
-    low_of_all: Any
-    high_of_all: Any
-
-
-Decides = Callable[[Ends], Any]
-"""Which of many studies decide, as a boolean array [studies]."""
+Decides = Callable[[Any, Any, Any, Any], Any]
+"""Which of many studies decide, as a boolean array [studies], from the ends of their intervals [studies]: low
+and high as printed, low and high of the interval that holds for all arms at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,10 +55,10 @@ class Family:
         Where two verdicts must decide, 9 of 10 studies decide on each, so that both do in 4 of 5. Decisions
         become more frequent with n, so halving finds it.
         """
-        enough, few = MOST_RUNS, runs
+        few, enough = runs, MOST_RUNS
 
         def decided(runs: int) -> bool:
-            return bool(np.mean(decides(self._studies(runs))) >= 1 - (1 - POWER) / self.verdicts)
+            return bool(np.mean(decides(*self._ends(runs))) >= 1 - (1 - POWER) / self.verdicts)
 
         if few >= enough or not math.isfinite(self._estimate.error) or not decided(enough):
             return None
@@ -79,30 +71,28 @@ class Family:
     def _estimate(self) -> Estimate:
         return self.own.estimate if isinstance(self.own, Ratio) else self.own
 
-    def _studies(self, runs: int) -> Ends:
-        """What studies of `runs` runs an arm may find."""
+    def _ends(self, runs: int) -> tuple[Any, Any, Any, Any]:
+        """The ends, as of `Decides`, of intervals that studies of `runs` runs an arm may find."""
         made = self._estimate
         error, df = error_of(made.variances, made.counts)
         wider = float(df / chdtri(df, SPREAD_LEVEL))
-        uniform = _uniform(2 + len(made.variances))
-        counts = (runs,) * len(made.variances)
-        variances = [wider * variance for variance in made.variances]
-        truth = made.difference + math.sqrt(wider) * float(error) * ndtri(uniform[0])
-        found = truth + float(error_of(variances, counts)[0]) * ndtri(uniform[1])
+        variances, counts = [wider * variance for variance in made.variances], [runs] * len(made.variances)
+        of_truth, of_mean, *of_variances = _uniform(2 + len(variances))
+        truth = made.difference + math.sqrt(wider) * float(error) * ndtri(of_truth)
+        found = truth + float(error_of(variances, counts)[0]) * ndtri(of_mean)
         seen = [
             variance * chdtri(runs - 1, 1 - column) / (runs - 1)
-            for variance, column in zip(variances, uniform[2:], strict=True)
+            for variance, column in zip(variances, of_variances, strict=True)
         ]
-        errors, dfs = error_of(
-            [*seen, *(variance for variance, _ in made.fixed)], [*counts, *(count for _, count in made.fixed)]
-        )
+        fixed, fixed_counts = zip(*made.fixed, strict=True) if made.fixed else ((), ())
+        errors, dfs = error_of([*seen, *fixed], [*counts, *fixed_counts])
         of_all = max(made.level, 1 - 2 * EACH_SIDE / (1 + len(self.others)))
         halves = [t_limit(level, dfs) * errors for level in (made.level, of_all)]
         lows, highs = [found - half for half in halves], [found + half for half in halves]
         if isinstance(self.own, Ratio):
             lows = [np.zeros(_DRAWS) if self.own.side == "≤" else np.exp(low) for low in lows]
             highs = [np.full(_DRAWS, math.inf) if self.own.side == "≥" else np.exp(high) for high in highs]
-        return Ends(lows[0], highs[0], lows[1], highs[1])
+        return lows[0], highs[0], lows[1], highs[1]
 
 
 @cache

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from .noise_floor import NoiseFloor
-from .several_arms import EACH_SIDE, Decides, Ends, Family
+from .several_arms import EACH_SIDE, Decides, Family
 from .welch import Interval
 
 FEWEST_VERDICT_RUNS = 5  # below: an interval, but no verdict
@@ -59,9 +59,8 @@ class Bound:
     """What nothing here can exceed: times as fast as the comparator; None where it is not known.
 
     `limit`: the upper one-sided 95 % limit of `value`. `of`: what the bound rests on, a key of `CANNOT`.
-    `schedule`: what of the arm's own schedule makes `value` lower than for other arms; "" for nothing.
-    `unknown`: why it is none, or not as low as it could be. `impossible`: why it is none, and no measurement
-    of this study is to be judged.
+    `schedule`: what of the arm's own schedule makes `value` lower than for other arms. `unknown`: why it is
+    none, or not as low as it could be. `impossible`: why no measurement of this study is to be judged.
     """
 
     value: float | None = None
@@ -94,8 +93,7 @@ class Conditions:
     @property
     def left_open(self) -> tuple[str, ...]:
         """What no verdict of the study could take into account."""
-        unknown = (self.bound.unknown,) if self.bound.unknown else ()
-        return (*unknown, *(f"not stated: {condition}" for condition in self.not_stated))
+        return (*filter(None, [self.bound.unknown]), *(f"not stated: {each}" for each in self.not_stated))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,8 +102,7 @@ class Verdict:
 
     `remarks`: further statements about the true gain or its standing ("exceeded", "a gain", "quality lost",
     "provisional"). `reasons`: why there is no verdict, or what it could not take into account. `smallest_n`:
-    runs per arm with which 4 of 5 further studies would decide, at most 100; None if none does or none is
-    needed.
+    runs per arm with which 4 of 5 further studies would decide, at most 100; None if none does or is needed.
     """
 
     word: Word
@@ -136,10 +133,9 @@ def ratio_verdict(
 ) -> Verdict:
     """The verdict on the time, or efficiency, of one configuration.
 
-    `interval`: of the ratio, baseline over arm; None if there is no ratio although there were runs enough,
-    which leaves both ends unbounded. The order: reasons for no verdict, rule 1, then the rules on the
-    interval, then the correction for all arms of `family`. Without a family nothing is corrected, and no
-    number of runs that would decide is given.
+    `interval`: of the ratio, baseline over arm; None if there is no ratio although there were runs enough.
+    The order: reasons for no verdict, rule 1, the rules on the interval, the correction for all arms of
+    `family`. Without a family nothing is corrected, and no number of runs that would decide is given.
     """
     refused = not_judged(claim, conditions)
     if refused is not None:
@@ -149,13 +145,22 @@ def ratio_verdict(
     ends = interval or Interval(0.0, math.inf)
     word, remarks = _word_of(claim, ends, conditions, floor)
     edge = 1.0 if claim.value is None else bands(claim.value)[0]
+
+    def decides(low: Any, high: Any, low_of_all: Any, high_of_all: Any) -> Any:
+        """Which studies get another word than "inconclusive"; the bound is left out."""
+        if claim.value is None:
+            return ((low > 1 + floor) & (low_of_all > 1)) | (high_of_all < edge)
+        rule = number_rule(low, high, floor, claim.value)
+        smaller = (rule == CONTRADICTED) & (high_of_all < edge)
+        return smaller | (((rule == REPRODUCED) | (rule == PARTLY)) & (low_of_all > 1))
+
     return settled(
         word,
         conditions,
         family=family,
         # A bound of the machine may contradict what the interval does not: there is nothing to correct.
         edge=edge if ends.high < edge else math.inf,
-        decides=lambda ends: _decided(claim, ends, floor),
+        decides=decides,
         remarks=remarks,
         reasons=() if interval else ("no ratio: too many runs missed the target",),
     )
@@ -178,15 +183,12 @@ def settled(
     """
     needed = None
     if family is not None:
-        no_loss = word in LOSSES and family.p_of_loss(edge) > EACH_SIDE
-        no_gain = (word in GAINS or A_GAIN in remarks) and family.p_of_gain > EACH_SIDE
-        if no_loss or (no_gain and word in GAINS):
-            word = "inconclusive"
-        if no_gain:
+        if (word in GAINS or A_GAIN in remarks) and family.p_of_gain > EACH_SIDE:
+            word = "inconclusive" if word in GAINS else word
             kept = (remark for remark in remarks if remark not in (A_GAIN, EXCEEDED))
             remarks = (*kept, "not after correction")
-        if no_loss:
-            remarks = (*remarks, "loss not after correction")
+        if word in LOSSES and family.p_of_loss(edge) > EACH_SIDE:
+            word, remarks = "inconclusive", (*remarks, "loss not after correction")
         if word == "inconclusive":
             needed = family.smallest_n(decides, conditions.runs)
     return Verdict(
@@ -197,16 +199,6 @@ def settled(
     )
 
 
-def _decided(claim: Hypothesis, ends: Ends, floor: float) -> Any:
-    """Which of many studies get another word than "inconclusive"; the bound is left out."""
-    gain = ends.low_of_all > 1
-    if claim.value is None:
-        return ((ends.low > 1 + floor) & gain) | (ends.high_of_all < 1)
-    rule = number_rule(ends.low, ends.high, floor, claim.value)
-    smaller = (rule == CONTRADICTED) & (ends.high_of_all < bands(claim.value)[0])
-    return smaller | (((rule == REPRODUCED) | (rule == PARTLY)) & gain)
-
-
 def not_judged(claim: Hypothesis, conditions: Conditions) -> Verdict | None:
     """The verdict where no interval may decide ("no verdict", "not testable here"), with reasons, or None."""
     noise, reasons = conditions.noise, list[str]()
@@ -215,13 +207,11 @@ def not_judged(claim: Hypothesis, conditions: Conditions) -> Verdict | None:
     reasons += [f"{name} is missing: no noise floor" for name in noise.missing]
     if noise.unknown:
         reasons.append(f"no noise floor: {noise.unknown}")
-    if claim.headline == "time_to_target":
-        if conditions.evaluations is None:
-            reasons.append("the evaluations before the crossing were not counted")
-        elif conditions.evaluations < FEWEST_EVALUATIONS:
-            reasons.append(
-                f"{conditions.evaluations:g} evaluations before the crossing: must be {FEWEST_EVALUATIONS}"
-            )
+    before = conditions.evaluations
+    if claim.headline == "time_to_target" and before is None:
+        reasons.append("the evaluations before the crossing were not counted")
+    if claim.headline == "time_to_target" and before is not None and before < FEWEST_EVALUATIONS:
+        reasons.append(f"{before:g} evaluations before the crossing: must be {FEWEST_EVALUATIONS}")
     if reasons or conditions.forbidden:
         return Verdict(word="no verdict", reasons=(*reasons, *conditions.forbidden))
     # Rule 1. An unknown bound forbids nothing, nor does any bound in the claim's own conditions.

@@ -1,8 +1,8 @@
 """Welch's t intervals of ratios of geometric mean times and of differences of means, and Holm's correction.
 
-scipy's `ttest_ind` gives the same interval for plain samples (a test compares them). It takes no lower limit
-of a variance, no scatter of zero, no planned number of runs and no arrays of variances, so the formula is
-here. Source: docs/method.md, "Statistics of ratios".
+scipy's `ttest_ind` gives the same interval for plain samples (a test compares them), but takes no lower limit
+of a variance and no arrays of variances. Source: docs/method.md, "Statistics of ratios" and "Runs that miss
+the target".
 """
 
 import math
@@ -36,8 +36,7 @@ def error_of(variances: Sequence[Any], counts: Sequence[int]) -> tuple[Any, Any]
     """Standard error and Welch-Satterthwaite degrees of freedom of a sum of independent means.
 
     `variances`: of single runs, unbiased, one entry (number or array of studies) per mean; `counts`: runs
-    behind each. One entry alone gives n - 1 degrees of freedom. With no variance anywhere, or an infinite
-    one, they are the sum of n - 1, which then decides nothing.
+    behind each. Where the whole variance is 0 or infinite, the degrees of freedom decide nothing.
     """
     parts = [np.asarray(v, dtype=np.float64) / n for v, n in zip(variances, counts, strict=True)]
     total = sum(parts[1:], start=parts[0])
@@ -64,10 +63,6 @@ class Interval:
         if not self.low <= self.high:
             raise ConfigError(f"interval [{self.low}, {self.high}]: the ends must be in order, and numbers")
 
-    def holds(self, value: float) -> bool:
-        """Whether `value` lies in the interval, ends included."""
-        return self.low <= value <= self.high
-
     def exponential(self) -> "Interval":
         """The interval of exp(x) for an interval of x."""
         return Interval(exponential(self.low), exponential(self.high))
@@ -82,9 +77,8 @@ def exponential(value: float) -> float:
 class Estimate:
     """A mean or a difference of means, and what its interval is made of.
 
-    `variances`: of single runs, one of each mean, in the squared unit of `difference`. `counts`: the runs
-    behind each of them, 2 or more. `level`: of the interval. `fixed`: (variance, count) of errors that more
-    runs do not make smaller, the model error of virtual time.
+    `variances`: of single runs, one of each mean; `counts`: the runs behind each, 2 or more. `fixed`:
+    (variance, count) of errors that more runs do not make smaller, the model error of virtual time.
     """
 
     difference: float
@@ -92,6 +86,15 @@ class Estimate:
     counts: tuple[int, ...]
     level: float = LEVEL
     fixed: tuple[tuple[float, int], ...] = ()
+
+    def __sub__(self, other: "Estimate") -> "Estimate":
+        """The difference of two means of independent runs."""
+        return replace(
+            self,
+            difference=self.difference - other.difference,
+            variances=self.variances + other.variances,
+            counts=self.counts + other.counts,
+        )
 
     @cached_property
     def _error_and_df(self) -> tuple[Any, Any]:
@@ -131,28 +134,11 @@ class Estimate:
         return float(stdtr(self.df, below / error)) if error else float(below >= 0)
 
 
-def welch_difference(
-    first: Sequence[float],
-    second: Sequence[float],
-    *,
-    least: Sequence[float] = (0.0, 0.0),
-    level: float = LEVEL,
-) -> Estimate:
-    """mean(first) - mean(second) of independent runs; `least`: lower limit of each side's variance.
-
-    Raises ConfigError for fewer than 2 values on a side or one that is not finite.
-    """
-    sides = [mean_of(side, least=low, level=level) for side, low in zip((first, second), least, strict=True)]
-    return Estimate(
-        difference=sides[0].difference - sides[1].difference,
-        variances=sides[0].variances + sides[1].variances,
-        counts=sides[0].counts + sides[1].counts,
-        level=level,
-    )
-
-
 def mean_of(values: Sequence[float], *, least: float = 0.0, level: float = LEVEL) -> Estimate:
-    """The mean of `values` with its t interval; `least`, errors: as of `welch_difference`."""
+    """The mean of `values` with its t interval; `least`: lower limit of their variance.
+
+    Raises ConfigError for fewer than 2 values or one that is not finite.
+    """
     array = np.asarray(values, dtype=np.float64)
     if len(array) < 2 or not np.isfinite(array).all():
         raise ConfigError(f"runs={list(values)}: must be 2 or more finite numbers")
@@ -164,14 +150,16 @@ def mean_of(values: Sequence[float], *, least: float = 0.0, level: float = LEVEL
 class Times:
     """The times of one arm in seconds (or any positive number per run: samples, seconds a sample).
 
-    `log_widths`: for crossing times w = ln(t_j / t_(j-1)) of each run, the evaluation interval in which it
-    crossed, inf if its first evaluation met the target; empty for fixed work. `slow_variance`: see
-    `slow_runs.typical`. Raises ConfigError for a time that is not positive and finite.
+    Of crossing times also: `log_widths`, of each run w = ln(t_j / t_(j-1)), the evaluation interval in which
+    it crossed, inf if its first evaluation met the target; `met`, whether each run reached the target, the
+    others count at the budget. `slow_variance`: see `run_times.typical`. Raises ConfigError for a time that
+    is not positive and finite.
     """
 
     seconds: tuple[float, ...]
     log_widths: tuple[float, ...] = ()
     slow_variance: float = 0.0
+    met: tuple[bool, ...] = ()
 
     def __post_init__(self) -> None:
         for value in self.seconds:
@@ -188,15 +176,25 @@ class Times:
         """Mean of w²/12, the variance that the evaluation grid alone puts into ln T; 0 for fixed work."""
         return fmean(width**2 / 12 for width in self.log_widths) if self.log_widths else 0.0
 
+    @property
+    def missed(self) -> int:
+        """How many runs missed the target."""
+        return self.met.count(False)
+
+    @property
+    def rate_only(self) -> bool:
+        """Whether fewer than half of the runs reached the target: only their share is reported, no time."""
+        return 2 * self.missed > len(self.seconds)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio:
     """Time of the baseline over time of the arm: above 1 the arm is faster.
 
-    `estimate`: the difference of the logarithms. `side`: "≥" if runs of the baseline missed the target and
-    count at the budget, so that the upper end is not known; "≤" if runs of the arm did. `same_trajectory`:
-    runs of one seed differ in their times alone, so `estimate` is of pairs. `alternative`: the estimate of
-    the other kind, None where there are no pairs. `model_error`: of virtual time, part of both.
+    `estimate`: the difference of the logarithms. `side`: "≥" if runs of the baseline missed the target, so
+    that the upper end is not known; "≤" if runs of the arm did. `same_trajectory`: runs of one seed differ in
+    their times alone, so `estimate` is of pairs. `alternative`: the estimate of the other kind, None where
+    there are no pairs. `model_error`: of virtual time, part of both.
     """
 
     estimate: Estimate
@@ -247,24 +245,31 @@ class Ratio:
         return 1.0 if self.side == "≥" else self.estimate.p_not_below(math.log(edge))
 
 
-def welch(base: Times, arm: Times, *, level: float = LEVEL, side: Side = "") -> Ratio | None:
-    """exp(mean ln T_base - mean ln T_arm) with the Welch interval on ln T; None below 3 runs on a side.
+def welch(base: Times, arm: Times, *, level: float = LEVEL) -> Ratio | None:
+    """exp(mean ln T_base - mean ln T_arm) with the Welch interval on ln T.
 
-    Each variance is at least the grid variance of its side, so that equal crossings never give an interval of
-    no width, and at least its `slow_variance`. `side`: see `Ratio`; `reached.compare` sets it.
+    None below 3 runs on a side, where fewer than half of one reached the target, and where runs of both
+    missed it. Each variance is at least the grid variance of its side, so that equal crossings never give an
+    interval of no width, and at least its `slow_variance`.
     """
-    if min(len(base.seconds), len(arm.seconds)) < FEWEST_RUNS:
+    sides = (base, arm)
+    if any(len(times.seconds) < FEWEST_RUNS or times.rate_only for times in sides):
         return None
-    least = [max(times.grid_variance, times.slow_variance) for times in (base, arm)]
-    return Ratio(estimate=welch_difference(base.logs, arm.logs, least=least, level=level), side=side)
+    if base.missed and arm.missed:
+        return None
+    of_base, of_arm = (
+        mean_of(times.logs, least=max(times.grid_variance, times.slow_variance), level=level)
+        for times in sides
+    )
+    return Ratio(estimate=of_base - of_arm, side="≥" if base.missed else "≤" if arm.missed else "")
 
 
 def with_pairs(ratio: Ratio, base: Times, arm: Times, *, same_trajectory: bool) -> Ratio:
     """`ratio`, a result of `welch`, with the interval of pairs: run j of both sides has the same seed.
 
-    The mean of ln T_base,j - ln T_arm,j with the paired t interval. If both have the same trajectory it takes
-    the place of Welch's, and the evaluation grid cancels; else it stands beside that, and its variance is at
-    least the grid variance of both sides.
+    The mean of ln T_base,j - ln T_arm,j with the paired t interval. With the same trajectory it replaces
+    Welch's, and the evaluation grid cancels; else it is the alternative, of at least the grid variance of
+    both sides.
     """
     least = 0.0 if same_trajectory else base.grid_variance + arm.grid_variance
     differences = [b - a for b, a in zip(base.logs, arm.logs, strict=True)]
@@ -304,7 +309,7 @@ def regret(default: Times, tuned: Times, *, level: float = LEVEL) -> tuple[float
 
     Source: docs/method.md, "Tuning and pilot".
     """
-    means = [sum(times.logs) / len(times.logs) for times in (default, tuned)]
     ratio = welch(default, tuned, level=level)
-    interval = None if ratio is None else Interval(ratio.low - 1, ratio.high - 1)
+    interval = Interval(ratio.low - 1, ratio.high - 1) if ratio else None
+    means = [sum(times.logs) / len(times.logs) for times in (default, tuned)]
     return exponential(means[0] - means[1]) - 1, interval

@@ -180,7 +180,7 @@ def test_savings_have_two_significant_digits(
 
 
 def test_an_end_that_is_not_known_is_no_number() -> None:
-    ratio = welch(Times((100.0, 101.0, 99.0)), Times((50.0, 51.0, 49.0)), side="≤")
+    ratio = welch(Times((100.0, 101.0, 99.0)), Times((50.0, 51.0, 49.0), met=(True, True, False)))
     assert re.fullmatch(r"≤ 50 % \[−∞, \d\d\]", words.saving(ratio))
     assert words.saving(None) == "no ratio"
     assert (words.percent(0.047), words.two(1234.5)) == ("4.7 %", "1,234")

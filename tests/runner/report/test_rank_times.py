@@ -8,7 +8,7 @@ import pytest
 from sharing import Make
 
 from daso_bench.runner.report.data.load import load_run
-from daso_bench.runner.report.data.rank_times import by_rank, shares, uneven_devices
+from daso_bench.runner.report.data.means import by_rank, shares, uneven_devices
 
 
 def on(path: Path, waiting: list[list[float]], told: Any = None, device: Any = None) -> Path:

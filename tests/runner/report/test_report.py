@@ -95,7 +95,7 @@ def test_what_a_reader_must_not_miss_is_visible(mixed: tuple[Path, Path]) -> Non
     _, out = mixed
     text = " ".join(Text((out / "index.html").read_text()).text.split())
     for words in (
-        *("local processes, real time", "no asynchronous phase", "4 ranks on 2 cores (7 runs)"),
+        *("real processes", "no asynchronous phase", "4 ranks on 2 cores (7 runs)"),
         *("3 runs did not finish", "3 of 5 [0.23, 0.88]", "median 225.4 s", "not reached", "last line"),
         *("Exploratory: on small_cnn/digits over 2×2 ranks, ", "220.5 s", "1 run"),
     ):
@@ -249,7 +249,7 @@ def test_without_accuracy_there_is_no_curve_and_clocks_without_training_are_no_g
     make_run(tmp_path / "results", world="simulated", launcher={"timing_only": True}, **nothing)
     text = Text(report(tmp_path / "results", tmp_path / "out").read_text()).text
     assert "accuracy_time.svg" not in text
-    assert "simulated: no training, the time of a modelled cluster alone" in text
+    assert "simulated: no training, the time of a modelled cluster" in text
     assert "real gradients" not in text
     assert "no target set" in text
 

@@ -12,9 +12,8 @@ from daso_bench.runner.records.run_directory import WRONG_REQUEST
 from daso_bench.runner.records.study_plan import PILOT, REFERENCE
 from daso_bench.runner.report.claims.convergence_points import match, read
 from daso_bench.runner.report.data.load import load_runs
-from daso_bench.runner.report.statistics.planning import choose, grid_step
 from daso_bench.runner.studies import start
-from daso_bench.runner.studies.pilot import baseline_of, pilots, scored
+from daso_bench.runner.studies.pilot import baseline_of, choose, grid_step, pilots, scored
 from daso_bench.strategies.errors import ConfigError
 
 ONE_ARM = ("study.arm=ddp by nodes", "seed=0")

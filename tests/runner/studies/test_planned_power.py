@@ -15,11 +15,11 @@ from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.report.claims.bounds import bound_of, reduced
 from daso_bench.runner.report.data.arms import Arm
 from daso_bench.runner.report.data.load import load_run
-from daso_bench.runner.report.statistics.planning import detectable
 from daso_bench.runner.report.statistics.welch import t_limit
 from daso_bench.runner.studies import planned_power
 from daso_bench.runner.studies.planned_power import (
     baseline_among,
+    detectable,
     known_baseline,
     model_error_sd,
     modelled_bound,

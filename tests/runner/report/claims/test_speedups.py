@@ -190,9 +190,8 @@ def test_both_noise_floors_and_the_larger_one(
     study(make_run, tmp_path, fresh=0.97, clock=clock)
     found = answered(tmp_path)
     fixed = found.fixed_floor
-    fresh = there(fixed.fresh).value
-    assert (there(fixed.clock).value, fresh) == pytest.approx((expected, 0.0309), abs=1e-4)
-    assert fixed.floor == fresh
+    assert (fixed.clock, fixed.fresh) == pytest.approx((expected, 0.0309), abs=1e-4)
+    assert fixed.floor == fixed.fresh
     assert fixed.biased == biased
 
 

@@ -70,7 +70,7 @@ def test_the_noise_floor_of_virtual_time_is_the_model_error_and_copies_are_no_ar
 def test_the_floor_of_fresh_seeds_is_of_one_model_on_both_sides(make_run: Make, tmp_path: Path):
     virtual(make_run, tmp_path, like=False, fresh=100 / 1.5)
     found = answered(tmp_path)
-    assert there(found.fixed_floor.fresh).value == found.fixed_floor.floor == pytest.approx(0.5)
+    assert found.fixed_floor.fresh == found.fixed_floor.floor == pytest.approx(0.5)
 
 
 def test_with_jitter_same_seeds_and_placebo_are_real_and_missed(make_run: Make, tmp_path: Path):
@@ -80,9 +80,7 @@ def test_with_jitter_same_seeds_and_placebo_are_real_and_missed(make_run: Make, 
     placebo = there(found.placebo)
     assert placebo.arm.label == "placebo placebo"
     assert ends(placebo.to_target) == pytest.approx((1 / 1.0926, 1.0926), abs=1e-3), "no width is no result"
-    assert there(found.fixed_floor.clock).value == pytest.approx(0.0183, abs=1e-4), (
-        "not below the model error"
-    )
+    assert found.fixed_floor.clock == pytest.approx(0.0183, abs=1e-4), "not below the model error"
     for path in find_runs(tmp_path / "all"):
         if "same_seeds" in (path / "config.yaml").read_text():
             shutil.rmtree(path)

@@ -8,8 +8,7 @@ import pytest
 from sharing import Make
 
 from daso_bench.runner.report.claims.fairness import fairness, forbidding
-from daso_bench.runner.report.data.load import load_run, load_runs
-from daso_bench.runner.report.data.run_files import merged
+from daso_bench.runner.report.data.load import load_run, load_runs, merged
 
 
 def again(path: Path, number: int, **changes: object) -> None:

@@ -199,7 +199,7 @@ def test_nothing_learnt_is_no_copy(make_run: Make, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("won", "trials", "words"),
     [
-        (None, 0, "no tune.json of it is beside the study"),
+        (None, 0, "no tune.json next to the study has it"),
         ({"optimizer.lr": 0.1}, 0, "trials of tune.json are not on disk"),
         ({"optimizer.lr": 0.2}, 1, "its settings are not those that won in tune.json"),
         ({"optimizer.lr": 0.1}, 1, ""),

@@ -28,7 +28,7 @@ FAMILIES = ("daso", "ednncomm", "lasgd")
 
 
 def of_kind(kind: str) -> np.ndarray:
-    return np.array([error.log for error in ERRORS if kind in (ALL, error.strategy)])
+    return np.array([error["error"] for error in ERRORS if kind in (ALL, error["arm"])])
 
 
 def chosen(strategy: str, ratio: float, over: str = "ddp") -> ModelError:
@@ -39,7 +39,7 @@ def test_the_stored_pairs_are_those_that_the_rules_name() -> None:
     assert (len(reference_pairs()), len(ERRORS)) == (82, 55)
     logs = of_kind(ALL)
     assert (logs.mean(), logs.std(ddof=1)) == pytest.approx((0.0224, 0.0254), abs=1e-4)
-    measured = [error.simulated / math.exp(error.log) for error in ERRORS]
+    measured = [error["speedup"] / math.exp(error["error"]) for error in ERRORS]
     assert {kind: len(of_kind(kind)) for kind in FAMILIES} == {"daso": 19, "ednncomm": 17, "lasgd": 19}
     assert (min(measured), max(measured)) == pytest.approx((1.271, 3.848), abs=1e-3)
 

@@ -1,24 +1,22 @@
 """Noise floors by the rules' hand-worked numbers; weak and wrong baselines, and placebos."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
-from sharing import there
 from simulated_studies import draw_logs
 
 from daso_bench.runner.report.statistics.noise_floor import (
-    NoiseFloor,
-    any_better,
+    Shift,
     clock_floor,
     fresh_floor,
     placebo_differs,
     pooled,
-    worse,
+    shifts_of,
 )
-from daso_bench.runner.report.statistics.reached import Reached, compare
 from daso_bench.runner.report.statistics.welch import Times, holm, welch
 
 CALM = [0.01, -0.01, 0.02, -0.02, 0.0]
@@ -33,8 +31,8 @@ def around(seconds: float) -> Times:
 @pytest.mark.parametrize(("deltas", "expected", "biased"), [(CALM, 0.0198, False), (BIASED, 0.0292, True)])
 def test_the_clock_floor_without_and_with_a_bias(deltas: list[float], expected: float, biased: bool) -> None:
     for sign in (1, -1):
-        floor = there(clock_floor([sign * delta for delta in deltas]))
-        assert (floor.value, floor.misses_1) == (pytest.approx(expected, abs=1e-4), biased)
+        floor = clock_floor([sign * delta for delta in deltas])
+        assert (floor.clock, floor.biased) == (pytest.approx(expected, abs=1e-4), biased)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +41,7 @@ def test_the_clock_floor_without_and_with_a_bias(deltas: list[float], expected: 
 def test_the_noise_floor_is_the_larger_of_both(deltas: list[float], fresh_s: float, expected: float) -> None:
     for first, second in ((100, fresh_s), (fresh_s, 100)):
         fresh = fresh_floor(welch(around(first), around(second)))
-        floor = NoiseFloor(clock=clock_floor(deltas), fresh=fresh)
+        floor = replace(clock_floor(deltas), fresh=fresh)
         assert floor.floor == pytest.approx(expected, abs=1e-4)
         assert floor.missing == []
         assert floor.biased == (deltas is BIASED)
@@ -51,26 +49,19 @@ def test_the_noise_floor_is_the_larger_of_both(deltas: list[float], fresh_s: flo
 
 def test_a_missing_baseline_leaves_no_floor() -> None:
     fresh = fresh_floor(welch(around(100), around(97)))
-    no_clock = NoiseFloor(clock=clock_floor(CALM[:2]), fresh=fresh)
-    no_fresh = NoiseFloor(clock=clock_floor(CALM), fresh=None)
+    no_clock = replace(clock_floor(CALM[:2]), fresh=fresh)
+    no_fresh = clock_floor(CALM)
     assert (no_clock.floor, no_clock.missing, no_clock.biased) == (None, ["A′"], False)
     assert (no_fresh.floor, no_fresh.missing) == (None, ["A″"])
-
-
-@pytest.mark.parametrize(("seconds", "misses"), [(99, False), (50, True)])
-def test_fresh_seeds_beyond_their_interval_are_noticed(seconds: float, misses: bool) -> None:
-    floor = there(fresh_floor(welch(around(100), around(seconds))))
-    assert floor.misses_1 == misses
 
 
 @pytest.mark.parametrize("missed", ["base", "fresh", "both"])
 def test_a_run_that_missed_the_target_makes_no_floor(missed: str) -> None:
     """Its time is the budget, which the plan chose."""
-    whole = Reached(seconds=(100, 100, 100), met=(True, True, True), budget_s=200)
-    short = Reached(seconds=(100, 100, 150), met=(True, True, False), budget_s=200)
-    ratio = compare(*(short if missed in (name, "both") else whole for name in ("base", "fresh")))
+    whole, short = Times((100, 100, 100)), Times((100, 100, 200), met=(True, True, False))
+    ratio = welch(*(short if missed in (name, "both") else whole for name in ("base", "fresh")))
     assert fresh_floor(ratio) is None
-    assert fresh_floor(compare(whole, whole)) is not None
+    assert fresh_floor(welch(whole, whole)) is not None
     assert fresh_floor(None) is None
 
 
@@ -87,23 +78,28 @@ SHIFTS = [
 ]
 
 
+def shift_of(runs: Times, stored: Times = STORED, sign: float = 1.0) -> Shift:
+    (shift,) = shifts_of([(stored, runs)], sign=sign)
+    return shift
+
+
 def test_the_test_is_scipy_s_one_sided_pooled_t_test() -> None:
     new = Times((1050, 1100, 980, 1060, 1090))
     theirs: Any = stats.ttest_ind(new.logs, STORED.logs, alternative="greater")
-    assert worse(STORED, new).p == pytest.approx(theirs.pvalue)
-    assert worse(STORED, new, sign=-1).p == pytest.approx(1 - theirs.pvalue)
+    assert shift_of(new).p == pytest.approx(theirs.pvalue)
+    assert shift_of(new, sign=-1).p == pytest.approx(1 - theirs.pvalue)
 
 
 @pytest.mark.parametrize(("factor", "weak", "too_good"), [(1.2, True, False), (0.8, False, True)])
 def test_more_samples_are_weak_and_fewer_too_good(factor: float, weak: bool, too_good: bool) -> None:
     runs = Times(tuple(factor * value for value in (1000, 1008, 992, 1004, 996)))
-    assert worse(STORED, runs).log_shift == pytest.approx(math.log(factor), abs=2e-3)
-    assert (worse(STORED, runs).flagged, worse(STORED, runs, sign=-1).flagged) == (weak, too_good)
+    assert shift_of(runs).log_shift == pytest.approx(math.log(factor), abs=2e-3)
+    assert (shift_of(runs).flagged, shift_of(runs, sign=-1).flagged) == (weak, too_good)
 
 
 def test_without_any_scatter_every_shift_counts_and_none_does_not() -> None:
     same = Times((100, 100, 100))
-    assert [worse(same, Times((value, value))).flagged for value in (101, 100, 99)] == [True, False, False]
+    assert [shift_of(Times((value, value)), same).flagged for value in (101, 100, 99)] == [True, False, False]
 
 
 @pytest.mark.parametrize(("stored", "new", "cv", "shift"), SHIFTS)
@@ -119,8 +115,9 @@ def test_the_shifts_of_the_rules_are_flagged_half_of_the_time_and_none_in_one_of
 
 def test_several_arms_are_corrected_by_holm_and_keep_their_own_p() -> None:
     arms = {"much": Times((800, 810, 790)), "some": Times((945, 950, 940)), "none": Times((1000, 1010, 990))}
-    found = any_better(STORED, arms)
-    raw = {name: worse(STORED, runs, sign=-1).p for name, runs in arms.items()}
+    shifts = shifts_of([(STORED, runs) for runs in arms.values()], sign=-1)
+    found = dict(zip(arms, shifts, strict=True))
+    raw = {name: shift_of(runs, sign=-1).p for name, runs in arms.items()}
     assert {name: shift.p for name, shift in found.items()} == raw
     assert found["much"].adjusted == pytest.approx(3 * raw["much"])
     assert found["some"].adjusted == pytest.approx(max(2 * raw["some"], 3 * raw["much"]))

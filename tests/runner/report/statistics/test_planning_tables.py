@@ -16,8 +16,8 @@ from simulated_studies import (
 )
 
 from daso_bench.runner.records.target_crossing import crossing
-from daso_bench.runner.report.statistics.planning import detectable, power
 from daso_bench.runner.report.statistics.welch import POWER
+from daso_bench.runner.studies.planned_power import detectable, power
 
 COUNT = 20_000
 # Percent: n, CV -> Welch coverage, half-width.

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sharing import there
 
-from daso_bench.runner.report.statistics.noise_floor import Floor, NoiseFloor
+from daso_bench.runner.report.statistics.noise_floor import NoiseFloor
 from daso_bench.runner.report.statistics.quality import (
     at_equal_time,
     better,
@@ -21,7 +21,7 @@ from daso_bench.runner.report.statistics.verdict import Bound, Conditions, Hypot
 from daso_bench.runner.report.statistics.welch import Interval
 from daso_bench.strategies.errors import ConfigError
 
-CALM = Floor(value=0.02)
+CALM = 0.02
 CLAIM, SOUND = Hypothesis(value=1.5), Conditions(runs=5, noise=NoiseFloor(clock=CALM, fresh=CALM))
 SUPPORTED, LOST, OPEN = Interval(-0.3, 0.4), Interval(-1.2, -0.6), Interval(-0.7, 0.2)
 

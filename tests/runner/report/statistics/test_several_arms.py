@@ -15,7 +15,7 @@ from sharing import there
 from simulated_studies import draw_logs
 
 from daso_bench.runner.report.statistics import quality
-from daso_bench.runner.report.statistics.noise_floor import Floor, NoiseFloor
+from daso_bench.runner.report.statistics.noise_floor import NoiseFloor
 from daso_bench.runner.report.statistics.several_arms import Family
 from daso_bench.runner.report.statistics.verdict import Conditions, Hypothesis, Verdict, ratio_verdict
 from daso_bench.runner.report.statistics.welch import Estimate, Ratio, Times, welch
@@ -26,8 +26,7 @@ CLAIM, DIRECTION = Hypothesis(value=1.5), Hypothesis()
 
 
 def conditions(runs: int, floor: float = 0.02) -> Conditions:
-    made = Floor(value=floor)
-    return Conditions(runs=runs, noise=NoiseFloor(clock=made, fresh=made))
+    return Conditions(runs=runs, noise=NoiseFloor(clock=floor, fresh=floor))
 
 
 def ratio_of(rng: np.random.Generator, gain: float, cv: float, runs: int) -> Ratio:

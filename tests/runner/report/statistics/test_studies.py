@@ -123,12 +123,10 @@ def test_simulated_studies_are_scored_as_single_ones_are() -> None:
     for row in range(20):
         sides = [Times(tuple(np.exp(logs[row]))) for logs in (base, fresh)]
         mine = there(welch(sides[0], Times(tuple(np.exp(arm[row])), tuple(widths[row]))))
-        clock, fresh_seeds = there(clock_floor(list(deltas[row]))), there(fresh_floor(welch(*sides)))
+        clock, fresh_seeds = there(clock_floor(list(deltas[row])).clock), there(fresh_floor(welch(*sides)))
         assert (low[row], high[row]) == pytest.approx((mine.low, mine.high))
-        assert (made.clock_floor[row], made.fresh_floor[row]) == pytest.approx(
-            (clock.value, fresh_seeds.value)
-        )
-        assert made.floor[row] == pytest.approx(max(clock.value, fresh_seeds.value))
+        assert (made.clock_floor[row], made.fresh_floor[row]) == pytest.approx((clock, fresh_seeds))
+        assert made.floor[row] == pytest.approx(max(clock, fresh_seeds))
 
 
 def test_a_crossing_is_scored_between_the_marks_around_it() -> None:

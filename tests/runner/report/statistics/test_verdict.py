@@ -12,7 +12,7 @@ from sharing import there
 from simulated_studies import wrong
 
 from daso_bench.runner.report.statistics import verdict
-from daso_bench.runner.report.statistics.noise_floor import Floor, NoiseFloor
+from daso_bench.runner.report.statistics.noise_floor import NoiseFloor
 from daso_bench.runner.report.statistics.several_arms import Family
 from daso_bench.runner.report.statistics.verdict import (
     Bound,
@@ -33,14 +33,10 @@ INCONCLUSIVE, NOISY, SUPPORTED = "inconclusive", "inconclusive (too noisy)", "su
 
 def conditions(floor: float = 0.02, *, biased: bool = False, **more: Any) -> Conditions:
     """Of five runs, with m_clock `floor`; `bound` as a number."""
-    noise = NoiseFloor(clock=floor_of(floor, biased=biased), fresh=floor_of(0.0))
+    noise = NoiseFloor(clock=floor, fresh=0.0, biased=biased)
     if not isinstance(more.get("bound", Bound()), Bound):
         more["bound"] = Bound(value=more["bound"])
     return Conditions(**({"runs": 5, "noise": noise} | more))
-
-
-def floor_of(value: float, *, biased: bool = False) -> Floor:
-    return Floor(value=value, misses_1=biased)
 
 
 def judged(claim: Hypothesis, low: float, high: float, floor: float = 0.02) -> tuple[str, tuple[str, ...]]:
@@ -116,8 +112,8 @@ def test_a_direction_is_supported_above_the_floor_and_contradicted_below_1(
     ("more", "headline", "reason"),
     [
         ({"runs": 4}, "fixed_work", "4 runs per arm"),
-        ({"noise": NoiseFloor(clock=floor_of(0.0), fresh=None)}, "fixed_work", "A″ is missing"),
-        ({"noise": NoiseFloor(clock=None, fresh=floor_of(0.0))}, "fixed_work", "A′ is missing"),
+        ({"noise": NoiseFloor(clock=0.0)}, "fixed_work", "A″ is missing"),
+        ({"noise": NoiseFloor(fresh=0.0)}, "fixed_work", "A′ is missing"),
         ({"evaluations": 19}, "time_to_target", "19 evaluations before"),
         ({}, "time_to_target", "not counted"),
         ({"forbidden": ("weak baseline",)}, "fixed_work", "weak baseline"),
@@ -254,7 +250,7 @@ def test_what_the_bound_contradicts_needs_no_correction() -> None:
 
 
 numbers = st.floats(0.0, 4.0) | st.sampled_from([0.0, 1.0, 1.02, 1.25, 1.375, 1.5, 1.625, math.inf])
-floors = st.none() | st.builds(floor_of, st.floats(0.0, 0.6), biased=st.booleans())
+floors = st.none() | st.floats(0.0, 0.6)
 bounds = st.none() | st.floats(1.0, 3.0)
 WORDS = set(get_args(Word))
 
@@ -267,7 +263,7 @@ WORDS = set(get_args(Word))
     given_conditions=st.builds(
         Conditions,
         runs=st.integers(0, 12),
-        noise=st.builds(NoiseFloor, clock=floors, fresh=floors),
+        noise=st.builds(NoiseFloor, clock=floors, fresh=floors, biased=st.booleans()),
         evaluations=st.none() | st.integers(0, 60),
         bound=st.builds(Bound, value=bounds, limit=bounds),
         own_conditions=st.booleans(),

@@ -1,7 +1,8 @@
-"""Slow runs: which they are, by hand; and how often the judged interval holds the ratio of typical runs.
+"""Slow runs, and runs that miss a target: which they are, by hand; rates, medians and one-sided ratios.
 
-`DASO_BENCH_STUDIES=2000 python -m pytest tests/runner/report/statistics/test_slow_runs.py` simulates 2,000
-studies of seven arms; by default there are 300.
+And how often the judged interval holds the ratio of typical runs: of studies of seven arms
+`DASO_BENCH_STUDIES=2000 python -m pytest tests/runner/report/statistics/test_run_times.py` simulates 2,000,
+by default there are 300.
 """
 
 import math
@@ -14,9 +15,17 @@ import pytest
 from sharing import there
 from simulated_studies import cross, draw_logs, welch_of
 
+from daso_bench.runner.records.target_crossing import Crossing, crossing
+from daso_bench.runner.report.statistics.run_times import (
+    LEAST_LOG,
+    crossing_times,
+    limits,
+    median_s,
+    typical,
+    wilson,
+)
 from daso_bench.runner.report.statistics.several_arms import EACH_SIDE, Family
-from daso_bench.runner.report.statistics.slow_runs import LEAST_LOG, limits, typical
-from daso_bench.runner.report.statistics.welch import Ratio, Times, error_of, t_limit, welch
+from daso_bench.runner.report.statistics.welch import Interval, Ratio, Times, error_of, t_limit, welch
 
 COUNT = 20_000
 STUDIES = int(os.environ.get("DASO_BENCH_STUDIES", "300"))
@@ -65,6 +74,91 @@ def test_crossings_at_one_mark_but_for_the_next_marks_are_no_slow_runs() -> None
     far = Times((*times.seconds[:4], 150.0), times.log_widths)
     made, slow = typical(far)
     assert (slow, len(made.log_widths)) == ((4,), 4)
+
+
+# ------------------------------------------------------------------ runs that miss the target
+
+
+def to_target(*crossed: float, failed: int = 0, budget: float = 200.0) -> Times:
+    """Runs that cross at these times, and then so many that miss the target."""
+    missed = (False,) * failed
+    return Times((*crossed, *[budget] * failed), met=(*[True] * len(crossed), *missed))
+
+
+ONE_FAILED = to_target(100, 110, 120, 130, failed=1)
+
+
+def test_the_hand_worked_arm_with_one_failure() -> None:
+    assert ONE_FAILED.missed == 1
+    assert (wilson(4, 5).low, wilson(4, 5).high) == pytest.approx((0.376, 0.964), abs=5e-4)
+    assert median_s(ONE_FAILED) == 120
+
+
+@pytest.mark.parametrize(
+    ("arm", "median"),
+    [
+        (to_target(100, 110, failed=2), 110),  # half of the runs are enough
+        (to_target(100, 100, 200, failed=1), 100),  # shares left: 1/2, 1/4
+        (to_target(100, 150, 200, failed=2), 200),  # a failure at that moment was still seen: 3/5 · 2/3
+        (to_target(100, 210, 220, failed=2), 210),  # after the budget failures are gone: 4/5 · 1/2
+    ],
+)
+def test_the_median_counts_failures_until_the_budget(arm: Times, median: float) -> None:
+    assert median_s(arm) == median
+
+
+def test_two_of_five_give_a_rate_and_no_time() -> None:
+    arm = to_target(100, 110, failed=3)
+    assert arm.rate_only
+    assert median_s(arm) is None
+    assert welch(to_target(100, 100, 100), arm) is None
+    assert welch(arm, to_target(100, 100, 100)) is None
+
+
+def test_wilson_s_interval_stays_within_0_and_1() -> None:
+    assert (wilson(0, 5).low, wilson(0, 5).high) == (0, pytest.approx(0.4345, abs=1e-4))
+    assert (wilson(5, 5).low, wilson(5, 5).high) == (pytest.approx(0.5655, abs=1e-4), 1)
+
+
+def test_failures_of_the_baseline_leave_the_upper_end_open() -> None:
+    arm = to_target(80, 84, 76, 86, 75)
+    found, at_budget = there(welch(ONE_FAILED, arm)), there(welch(Times(ONE_FAILED.seconds), arm))
+    assert (found.side, found.point, found.p_no_gain) == ("≥", at_budget.point, at_budget.p_no_gain)
+    assert found.interval == Interval(at_budget.low, math.inf)
+    assert found.p_not_below(1.0) == 1
+
+
+def test_failures_of_the_arm_leave_the_lower_end_open_and_show_no_gain() -> None:
+    found = there(welch(to_target(180, 184, 176, 186, 175), ONE_FAILED))
+    assert (found.side, found.low, found.p_no_gain) == ("≤", 0, 1)
+    assert found.high < math.inf
+    assert welch(ONE_FAILED, ONE_FAILED) is None
+
+
+def crossed(stamp_s: float, after_s: float = 0.0) -> Crossing:
+    """The crossing of a run that was evaluated at these seconds and met its target at the last."""
+    rows = [{"train_s": time, "samples": time, "accuracy": 0.3} for time in (after_s,) if time]
+    return there(crossing([*rows, {"train_s": stamp_s, "samples": stamp_s, "accuracy": 0.9}], 0.8))
+
+
+def test_failures_count_at_the_budget_do_not_thin_the_grid_variance_and_are_no_slow_runs() -> None:
+    made = crossing_times([crossed(110, 100), None, crossed(120, 110), *[crossed(110, 100)] * 2], 500.0)
+    widths = [math.log(110 / 100), math.log(120 / 110), *[math.log(110 / 100)] * 2]
+    assert made.seconds == pytest.approx(
+        (math.sqrt(11_000), 500, math.sqrt(13_200), *[math.sqrt(11_000)] * 2)
+    )
+    assert made.met == (True, False, True, True, True)
+    assert made.grid_variance == pytest.approx(sum(width**2 for width in widths) / 4 / 12)
+    assert typical(made) == (made, ())
+    assert crossing_times([None, None], 500.0) == Times((500.0, 500.0), met=(False, False))
+
+
+def test_the_width_of_a_crossing_is_the_interval_it_lies_in() -> None:
+    made = crossing_times([crossed(180, 90), crossed(90)], 500.0)
+    assert made.log_widths == (pytest.approx(math.log(2)), math.inf)
+
+
+# ------------------------------------------------------------------ how often the interval holds the truth
 
 
 def disturbed(rng: np.random.Generator, shape: tuple[int, int], cv: float, factor: float) -> Any:
