@@ -11,7 +11,7 @@ from statistics import median
 from ...records.target_crossing import Crossing
 from .. import words
 from ..data.arms import Arm, per_sample
-from ..data.load import Run, value_at
+from ..data.load import Run
 from ..statistics import quality
 from ..statistics.model_error import ModelError, model_error
 from ..statistics.run_times import typical
@@ -228,7 +228,7 @@ def _same_trajectory(pairs: Sequence[tuple[Run, Run]]) -> bool:
     """
     if any(base.samples != arm.samples for base, arm in pairs):
         return False
-    if all(timing_only(run) for pair in pairs for run in pair):
+    if all(run.timing_only for pair in pairs for run in pair):
         return True
     first, *others = (base for base, _ in pairs)
     return not any(_alike(first, other) for other in others) and all(_alike(*pair) for pair in pairs)
@@ -276,13 +276,8 @@ def final_quality(base: Arm, arm: Arm) -> Estimate | None:
 
 def diverged(run: Run) -> bool:
     """Whether the run diverged: its state says so, or its last metric is no number."""
-    last = None if timing_only(run) else run.final  # None: nothing was evaluated, or nothing is learnt
+    last = None if run.timing_only else run.final  # None: nothing was evaluated, or nothing is learnt
     return run.state == "diverged" or (last is not None and not math.isfinite(last))
-
-
-def timing_only(run: Run) -> bool:
-    """Whether only the clocks ran: nothing is learnt."""
-    return bool(value_at(run.config, "launcher", "timing_only"))
 
 
 def evaluations(arm: Arm) -> float | None:

@@ -22,7 +22,7 @@ from ..data.arms import Arm, Comparison
 from ..data.load import Run, number
 from ..statistics.noise_floor import Shift, shifts_of
 from ..statistics.welch import Times
-from .arm_speedup import diverged, timing_only
+from .arm_speedup import diverged
 from .paper_claims import read_keys
 
 FOLDER = "convergence"
@@ -216,7 +216,7 @@ def at_chance(run: Run) -> bool:
     Guessing has an accuracy of 1 / classes (top5: 5 / classes); a model is better from three standard errors
     of an accuracy on. A loss or metric that is no number is no better.
     """
-    if timing_only(run):  # nothing is to be learnt
+    if run.timing_only:  # nothing is to be learnt
         return False
     if diverged(run):
         return True

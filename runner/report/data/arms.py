@@ -84,7 +84,7 @@ class Comparison:
         """Where the numbers come from: real, emulated or virtual time."""
         if self.world != "simulated":
             return words.world(self.world)
-        untrained = all(value_at(run.config, "launcher", "timing_only") for run in self.runs)
+        untrained = all(run.timing_only for run in self.runs)
         return (
             f"simulated: {'no training' if untrained else 'real gradients'}, the time of a modelled cluster"
         )

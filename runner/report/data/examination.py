@@ -189,6 +189,7 @@ def seeds_apart(runs: Sequence[Run]) -> Iterator[tuple[str, str]]:
     """(place, sentence) of runs under different seeds that have equal weights, batches or losses.
 
     A second baseline with the same seeds, and the placebo, have the same seeds as the baseline, and may.
+    Where only clocks ran, weights are no result.
     """
     for words, read in (
         ("initial weights", lambda run: value_at(run.summary, "digests", "initial_weights")),
@@ -197,7 +198,7 @@ def seeds_apart(runs: Sequence[Run]) -> Iterator[tuple[str, str]]:
     ):
         alike: dict[tuple[str, Any], list[Run]] = defaultdict(list)
         for run in runs:
-            if run.state in WHOLE and (value := read(run)):
+            if run.state in WHOLE and not run.timing_only and (value := read(run)):
                 alike[run.study, value].append(run)
         for same in alike.values():
             seeds = sorted({str(run.seed) for run in same})

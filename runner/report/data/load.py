@@ -123,6 +123,11 @@ class Run:
         return bool(self.network and self.timing_reasons)
 
     @property
+    def timing_only(self) -> bool:
+        """Whether only the clocks ran: nothing is learnt."""
+        return bool(value_at(self.config, "launcher", "timing_only"))
+
+    @property
     def jitters(self) -> bool:
         """Whether steps of virtual time scatter."""
         device = value_at(self.config, "cluster", "device") or {}

@@ -188,6 +188,16 @@ def test_a_twin_with_the_same_seeds_may_be_equal(make_run: Make, tmp_path: Path)
     assert {run.distrusted for run in examined(load_runs(tmp_path, "test"))} == {()}
 
 
+def test_runs_of_clocks_alone_have_equal_weights_under_all_seeds(make_run: Make, tmp_path: Path) -> None:
+    for seed in (0, 1):
+        path = make_run(tmp_path, "ddp", seed, world="simulated", launcher={"timing_only": True})
+        change(
+            path / "metrics.jsonl", lambda row: row.update(digests={"initial_weights": "abc"}), kind="summary"
+        )
+        agree(path)
+    assert [run.distrusted for run in examined(load_runs(tmp_path, "test"))] == [(), ()]
+
+
 def test_nothing_learnt_is_no_copy(make_run: Make, tmp_path: Path) -> None:
     """A loss that never changes can be equal under all seeds."""
     for seed in (0, 1):
