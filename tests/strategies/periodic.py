@@ -4,23 +4,21 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from harness import Mean
+from harness import Data
 from torch import Tensor, nn
 
-from daso_bench.runner.conformance.driver import drive as walk
 from daso_bench.runner.conformance.scenario import History, Problem, Scenario
 from daso_bench.strategies.base import Strategy
 
-Data = Callable[[int, int], tuple[Tensor, Tensor]]
 Optimizer = Callable[[list[Tensor]], torch.optim.Optimizer]
 
 
 class Quadratic(nn.Module):
-    """a/2·(θ - c)² for each row (a, c) of the inputs [b, 2]; θ starts at `start`."""
+    """a/2·(θ - c)² for each row (a, c) of the inputs [b, 2]; θ starts at 0."""
 
-    def __init__(self, start: float = 0.0) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.w = nn.Parameter(torch.tensor([start], dtype=torch.float64))
+        self.w = nn.Parameter(torch.zeros(1, dtype=torch.float64))
 
     def forward(self, x: Tensor) -> Tensor:
         return x[:, 0] / 2 * (self.w - x[:, 1]) ** 2
@@ -82,15 +80,3 @@ def scenario(
 def averaged_after(history: History) -> list[int]:
     """The steps after which all models were averaged, of all epochs."""
     return [step for record in history.records for step in record["averaged_after"]]
-
-
-__all__ = [
-    "Mean",
-    "Quadratic",
-    "averaged_after",
-    "classifier",
-    "scenario",
-    "sgd",
-    "two_quadratics",
-    "walk",
-]

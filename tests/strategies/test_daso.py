@@ -12,9 +12,6 @@ from hypothesis import strategies as st
 
 from daso_bench.runner.communication.link_costs import Network
 from daso_bench.strategies.daso import DASO, DASOConfig, PlateauRule
-from daso_bench.strategies.errors import ConfigError
-from daso_bench.strategies.progress import Plan
-from daso_bench.strategies.topology import Topology
 
 CYCLING: dict[str, Any] = {"warmup_epochs": 0, "cooldown_epochs": 0}
 
@@ -142,28 +139,6 @@ def test_the_wait_never_exceeds_the_period(period, wait, factor, largest, diviso
         rule.observe(1.0)
         assert 1 <= rule.sync_every <= largest
         assert (rule.wait_batches == 0) if wait == 0 else (1 <= rule.wait_batches <= rule.sync_every)
-
-
-# ------------------------------------------------------------------ what is refused
-
-
-@pytest.mark.parametrize(
-    ("epochs", "keys", "words"),
-    [
-        (3, dict(warmup_epochs=2, cooldown_epochs=2), ["=2", "train.epochs=3"]),
-        (2, {}, ["=1", "train.epochs=2"]),
-    ],
-)
-def test_runs_without_an_asynchronous_epoch_are_refused(epochs, keys, words):
-    with pytest.raises(ConfigError) as error:
-        DASO.check(DASOConfig(**keys), Plan(Topology.of([2, 2]), epochs, 16))
-    assert all(word in str(error.value) for word in words)
-    DASO.check(DASOConfig(**keys, allow_no_cycling=True), Plan(Topology.of([2, 2]), epochs, 16))
-
-
-def test_ragged_nodes_are_refused():
-    with pytest.raises(ConfigError, match=r"daso needs the same number of ranks on every node, got \[3, 1\]"):
-        DASO.check(DASOConfig(), Plan(Topology.of([3, 1]), 12, 16))
 
 
 # ------------------------------------------------------------------ time and bytes

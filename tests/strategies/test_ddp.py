@@ -1,4 +1,4 @@
-"""DDP by hand, in virtual time; launch/test_torch_world.py compares with PyTorch over gloo."""
+"""DDP by hand, in virtual time (over gloo: launch/test_torch_world.py), and the label of the placebo."""
 
 from typing import Any
 
@@ -8,9 +8,7 @@ from harness import Blind, Linear, drive
 from torch import Tensor, nn
 
 from daso_bench.strategies.ddp import DDP
-from daso_bench.strategies.errors import ConfigError
-from daso_bench.strategies.progress import Plan
-from daso_bench.strategies.topology import Topology
+from daso_bench.strategies.placebo import Placebo
 
 
 def make(**keys: Any) -> DDP:
@@ -43,13 +41,6 @@ def train(ranks_of_nodes: list[int], steps: int = 20, **keys: Any) -> list[Any]:
 
 
 # ---------------------------------------------------------------- algorithms
-
-
-def test_slices_are_refused_on_ragged_nodes():
-    config = DDP.Config(algorithm="sliced")
-    DDP.check(config, Plan(Topology.of([2, 2]), 1, 8))
-    with pytest.raises(ConfigError, match=r"sliced.*same number of ranks.*\[2, 1\].*hierarchical does not"):
-        DDP.check(config, Plan(Topology.of([2, 1]), 1, 8))
 
 
 @pytest.mark.parametrize("algorithm", ["hierarchical", "sliced"])
@@ -139,3 +130,9 @@ def test_what_a_rank_without_samples_computes_is_not_heard(keys: dict[str, Any])
     for trace in traces:
         assert [vector.item() for vector in trace.parameters] == [-2, -4, -6]
         assert not any(trace.agreed), "a loss of nothing stops nobody"
+
+
+@pytest.mark.parametrize(("ranks", "warned"), [(2, True), (3, False)])
+def test_a_placebo_of_two_ranks_says_that_it_is_none(ranks: int, warned: bool):
+    labels = drive(lambda: Placebo(Placebo.Config()), [ranks], steps_per_epoch=1)[0].strategy.labels(None)
+    assert any("use 3 or more" in label for label in labels) is warned

@@ -14,10 +14,8 @@ from torch import Tensor
 from daso_bench.strategies.base import Strategy
 from daso_bench.strategies.communicator import Communicator
 from daso_bench.strategies.ednncomm import EDNNComm, EDNNCommConfig
-from daso_bench.strategies.errors import ConfigError
-from daso_bench.strategies.progress import Plan, Progress
+from daso_bench.strategies.progress import Progress
 from daso_bench.strategies.replica import Replica
-from daso_bench.strategies.topology import Topology
 
 EXCHANGES = ["leader", "world", "sliced"]
 
@@ -135,33 +133,6 @@ def test_what_is_recorded():
     assert drive(ednncomm(), [2], steps_per_epoch=2)[0].strategy.labels(None) == [
         "one node: nothing to exchange"
     ]
-
-
-@pytest.mark.parametrize(
-    ("keys", "every", "wanted"),
-    [
-        (dict(), 96, False),  # 6 steps of 16 samples and an evaluation each epoch
-        (dict(), 90, False),  # 90 samples are 6 steps too
-        (dict(), 80, True),
-        (dict(sync_every=100), 96, False),
-        (dict(sync_every=100, sync_at_epoch_end=False), 96, True),
-        (dict(sync_every=3), 48, False),
-        (dict(sync_every=3), 47, True),
-    ],
-)
-def test_evaluation_is_deferred_only_where_it_is_asked_for_between_exchanges(keys, every, wanted):
-    for ranks, deferred in (([1, 1], wanted), ([2], False)):
-        strategy = drive(ednncomm(**keys), ranks, steps_per_epoch=6)[0].strategy
-        strategy.setup(strategy.replica, strategy.comm, Progress(2, 6, global_batch_size=16))
-        assert (strategy.samples_between_syncs > every) is deferred
-
-
-def test_slices_need_equal_nodes():
-    wanted = r"exchange=sliced needs the same number of ranks on every node, got \[3, 1\]"
-    with pytest.raises(ConfigError, match=wanted):
-        EDNNComm.check(EDNNCommConfig(exchange="sliced"), Plan(Topology.of([3, 1]), 12, 64))
-    for exchange in ("leader", "world"):
-        EDNNComm.check(EDNNCommConfig(exchange=exchange), Plan(Topology.of([3, 1]), 12, 64))
 
 
 # ------------------------------------------------------------------ real processes

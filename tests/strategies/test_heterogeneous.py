@@ -21,7 +21,6 @@ from daso_bench.runner.simulation.simulated_communicator import SimulatedCommuni
 from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
 from daso_bench.runner.simulation.virtual_time import Simulator
 from daso_bench.strategies import heterogeneous
-from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.heterogeneous import (
     Fit,
     Heterogeneous,
@@ -32,7 +31,7 @@ from daso_bench.strategies.heterogeneous import (
     of_shares,
     to_integers,
 )
-from daso_bench.strategies.progress import Plan, Progress
+from daso_bench.strategies.progress import Progress
 from daso_bench.strategies.topology import Topology
 
 MS = 1_000_000  # the unit of the tables' times, in nanoseconds
@@ -166,24 +165,6 @@ def test_equal_remainders_are_ties_whatever_they_are_remainders_of():
     assert 2.4 - 2 != 8.4 - 8
     assert to_integers([2.4, 8.4, 3.2], 14, [(1, 14)] * 3) == (3, 8, 3)
     assert to_integers([1.9999999999, 1.5, 0.5000000001], 4, [(0, 4)] * 3) == (2, 2, 0)
-
-
-# ------------------------------------------------------------------ refusals
-
-
-@pytest.mark.parametrize(
-    ("keys", "total", "message"),
-    [
-        ({"balancing": "manual", "shares": (1.0, 2.0)}, 512, "must be 3, one for each rank"),
-        ({}, 2, r"global_batch_size=2: 3 ranks with at least 1 samples each need 3"),
-        ({"max_batch": (0,)}, 512, r"max_batch=0: must be >= 1"),
-        ({"max_batch": (100, 200)}, 512, r"max_batch=\[100, 200\]: must be one number or 3"),
-        ({"max_batch": (100,)}, 512, r"max_batch=\[100\]: lets 3 ranks take \[100, 100, 100\] samples"),
-    ],
-)
-def test_impossible_batches_are_refused_before_the_run(keys, total, message):
-    with pytest.raises(ConfigError, match=message):
-        Heterogeneous.check(HeterogeneousConfig(**keys), Plan(Topology.of([2, 1]), 1, total))
 
 
 # ------------------------------------------------------------------ epochs of shares

@@ -21,8 +21,6 @@ from daso_bench.strategies import hsgd
 from daso_bench.strategies.communicator import Link
 from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.hsgd import HSGD, HSGDConfig
-from daso_bench.strategies.progress import Plan
-from daso_bench.strategies.topology import Topology
 
 VARIANTS: list[dict[str, Any]] = [
     {},
@@ -476,13 +474,6 @@ def test_a_small_gradient_is_not_clipped_and_one_that_is_no_number_stays_none():
 
 
 # ------------------------------------------------------------------ resume, refusals, remarks
-
-
-def test_ragged_nodes_are_refused_by_tensors_alone():
-    plan = Plan(Topology.of([3, 1]), epochs=1, global_batch_size=8)
-    HSGD.check(HSGDConfig(), plan)
-    with pytest.raises(ConfigError, match=r"same number of ranks on every node, got \[3, 1\]"):
-        HSGD.check(HSGDConfig(partition="tensor"), plan)
 
 
 def test_level_1_follows_the_device():

@@ -1,23 +1,23 @@
-"""Local SGD: hand values, rounds, types of parameters, late stop requests, and the rule for the period."""
+"""Local SGD, SlowMo and DiLoCo: hand values, rounds, types, stop requests, the period, records, labels."""
 
+import math
 from typing import Any
 
 import pytest
 import torch
-from harness import drive
-from periodic import (
-    Quadratic,
-    averaged_after,
-    classifier,
-    scenario,
-    sgd,
-    two_quadratics,
-    walk,
-)
+from harness import Linear, Mean, constant, drive
+from periodic import Quadratic, averaged_after, classifier, scenario, sgd, two_quadratics
+from runs import config, strategy_class  # pyright: ignore[reportMissingImports] (another folder of tests)
 from torch import Tensor, nn
 
+from daso_bench.runner.conformance.driver import drive as walk
+from daso_bench.runner.simulation.simulated_world import simulate
+from daso_bench.strategies.diloco import DiLoCo, DiLoCoConfig
+from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.local_sgd import LocalSGD, LocalSGDConfig
-from daso_bench.strategies.progress import Progress
+from daso_bench.strategies.progress import Plan, Progress
+from daso_bench.strategies.slowmo import SlowMo, SlowMoConfig
+from daso_bench.strategies.topology import Topology
 
 
 def local_sgd(**keys: Any) -> LocalSGD:
@@ -181,17 +181,92 @@ def test_labels_name_what_did_not_happen():
     assert labels(sync_every=2, period_rule="qsr", qsr_alpha=0.4) == []
 
 
+LONG_QSR = {"sync_every": 1, "period_rule": "qsr", "qsr_alpha": 0.1}
+LOCAL = {"switch_samples": 10, "sync_every": 8}
+NODES = {**LOCAL, "unit": "node"}
+
+
 @pytest.mark.parametrize(
-    ("keys", "ranks", "every", "deferred"),
+    ("strategy", "keys", "ranks", "samples"),
     [
-        ({"sync_every": 8}, [1, 1], 64, False),
-        ({"sync_every": 8}, [1, 1], 63, True),
-        ({"sync_every": 8}, [1], 1, False),
-        ({"sync_every": 1, "period_rule": "qsr", "qsr_alpha": 0.1}, [1, 1], 10**9, True),
-        ({"sync_every": 1, "period_rule": "qsr", "qsr_alpha": 0.1}, [1], 1, False),
+        ("local_sgd", {"sync_every": 8}, [1, 1], 8 * 8),
+        ("local_sgd", {"sync_every": 8}, [1], 0),
+        ("local_sgd", LONG_QSR, [1, 1], math.inf),
+        ("local_sgd", LONG_QSR, [1], 0),
+        ("post_local_sgd", LOCAL, [1, 1], 8 * 8),
+        ("post_local_sgd", {**LOCAL, "switch_samples": 1000}, [1, 1], 0),
+        ("post_local_sgd", LOCAL, [1], 0),
+        ("post_local_sgd", NODES, [2], 0),
+        ("post_local_sgd", NODES, [2, 2], 8 * 8),
+        # The last batch of an epoch of 10 steps may have one sample.
+        ("ednncomm", {}, [1, 1], 9 * 8 + 1),
+        ("ednncomm", {"sync_every": 100}, [1, 1], 9 * 8 + 1),
+        ("ednncomm", {"sync_every": 100, "sync_at_epoch_end": False}, [1, 1], 100 * 8),
+        ("ednncomm", {"sync_every": 3}, [1, 1], 3 * 8),
+        ("ednncomm", {"sync_every": 3}, [2], 0),
     ],
 )
-def test_evaluation_is_deferred_where_rounds_are_longer_than_its_cadence(keys, ranks, every, deferred):
-    strategy = drive(lambda: local_sgd(**keys), ranks, steps_per_epoch=1)[0].strategy
-    strategy.setup(strategy.replica, strategy.comm, Progress(10, 10, global_batch_size=8))
-    assert (strategy.samples_between_syncs > every) is deferred
+def test_samples_between_sync_points(strategy: str, keys: dict[str, Any], ranks: list[int], samples: float):
+    """With more than an evaluation's distance, evaluations are deferred."""
+    kind = strategy_class(strategy)
+    trained = drive(lambda: kind(kind.Config(**keys)), ranks, steps_per_epoch=1)[0].strategy
+    trained.setup(trained.replica, trained.comm, Progress(10, 10, budget=800, global_batch_size=8))
+    assert trained.samples_between_syncs == samples
+
+
+# ------------------------------------------------------------------ SlowMo
+
+
+def test_momentum_is_in_units_of_gradients_when_the_rate_changes():
+    """Rates 0.1, 0.3 (mean 0.2, moved 0.4, u = 2), then 0.5, 0.5 (moved 1, u = 2·β + 2 = 3)."""
+    one = scenario(
+        SlowMo(SlowMoConfig(sync_every=2, slow_momentum=0.5)),
+        [1, 1],
+        steps=4,
+        model=lambda: Linear(torch.zeros(1, dtype=torch.float64)),
+        data=constant(),
+        criterion=Mean,
+        rate=[0.1, 0.3, 0.5, 0.5].__getitem__,
+        optimizer=sgd(),
+    )
+    for history in walk(one):
+        assert history.parameters[2].item() == pytest.approx(-0.4, abs=1e-12)
+        assert history.parameters[4].item() == pytest.approx(-0.4 - 0.5 * 3, abs=1e-12)
+
+
+def test_rounds_at_a_rate_of_zero_are_plain_averages():
+    rates = [0.0, 0.0, 0.1, 0.1, 0.0, 0.0]
+    slowmo = SlowMo(SlowMoConfig(sync_every=2))
+    for history in walk(scenario(slowmo, [1, 1], steps=6, rate=rates.__getitem__)):
+        assert torch.equal(history.parameters[2], history.parameters[0])
+        assert not torch.equal(history.parameters[4], history.parameters[2])
+        assert (history.parameters[6] - history.parameters[4]).abs().max() < 1e-15
+        assert bool(history.final.isfinite().all())
+
+
+# ------------------------------------------------------------------ DiLoCo
+
+
+def test_what_diloco_records():
+    history = walk(scenario(DiLoCo(DiLoCoConfig(sync_every=2)), [1, 1], steps=5, epochs=2))[1]
+    first, second = history.records
+    assert (first["averaged_after"], second["averaged_after"]) == ([2, 4], [6, 8, 10])
+    assert [len(row["outer_step_norms"]) for row in history.records] == [2, 3]
+    moved = torch.linalg.vector_norm(history.parameters[4] - history.parameters[2]).item()
+    assert first["outer_step_norms"][1] == pytest.approx(moved, rel=1e-9)
+    assert history.labels == []
+
+
+def test_fewer_than_two_rounds_are_refused_as_soon_as_the_steps_are_known():
+    topology = Topology.of([2, 2])
+    wanted = r"strategy.sync_every=20: diloco needs at least two rounds, .* 39 steps"
+    with pytest.raises(ConfigError, match=wanted):
+        DiLoCo.check(DiLoCoConfig(), Plan(topology, 3, 64, 13, 39))
+    DiLoCo.check(DiLoCoConfig(), Plan(topology, 4, 64, 10, 40))
+    DiLoCo.check(DiLoCoConfig(), Plan(topology, 3, 64))
+    # 6 steps an epoch, which only the loaded data set tells; `max_steps` is known before.
+    cfg = config("diloco", epochs=6)
+    with pytest.raises(ConfigError, match=r"a run of 36 steps does not have"):
+        simulate(cfg, cfg.dataset.load())
+    with pytest.raises(ConfigError, match=r"a run of 39 steps does not have"):
+        config("diloco", epochs=9, max_steps=39)

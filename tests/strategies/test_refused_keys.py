@@ -1,4 +1,4 @@
-"""Keys of strategies that are refused before a run, each with the key, its value and what is allowed."""
+"""Keys of strategies that are refused before a run, alone or for its ranks, and what is allowed."""
 
 import math
 from typing import Any
@@ -7,6 +7,8 @@ import pytest
 from runs import strategy_class  # pyright: ignore[reportMissingImports] (another folder of tests)
 
 from daso_bench.strategies.errors import ConfigError
+from daso_bench.strategies.progress import Plan
+from daso_bench.strategies.topology import Topology
 
 
 @pytest.mark.parametrize(
@@ -92,3 +94,73 @@ from daso_bench.strategies.errors import ConfigError
 def test_refused_keys(strategy: str, keys: dict[str, Any], message: str):
     with pytest.raises(ConfigError, match=message):
         strategy_class(strategy).Config(**keys)
+
+
+def check(strategy: str, keys: dict[str, Any], nodes: list[int], epochs: int = 12, batch: int = 16) -> None:
+    """The strategy's look at a run on these ranks of nodes."""
+    kind = strategy_class(strategy)
+    kind.check(kind.Config(**keys), Plan(Topology.of(nodes), epochs, batch))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "keys", "nodes", "message"),
+    [
+        (
+            "ddp",
+            {"algorithm": "sliced"},
+            [2, 1],
+            r"sliced.*same number of ranks.*\[2, 1\].*hierarchical does not",
+        ),
+        ("daso", {}, [3, 1], r"daso needs the same number of ranks on every node, got \[3, 1\]"),
+        ("ednncomm", {"exchange": "sliced"}, [3, 1], r"sliced needs the same .* on every node, got \[3, 1\]"),
+        ("hsgd", {"partition": "tensor"}, [3, 1], r"same number of ranks on every node, got \[3, 1\]"),
+        ("sgp", {"num_peers": 4}, [2, 2], "num_peers=4: must be <= 3"),
+    ],
+)
+def test_ranks_for_which_a_key_is_refused(
+    strategy: str, keys: dict[str, Any], nodes: list[int], message: str
+):
+    with pytest.raises(ConfigError, match=message):
+        check(strategy, keys, nodes)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "keys", "nodes"),
+    [
+        ("ddp", {"algorithm": "sliced"}, [2, 2]),
+        ("ednncomm", {"exchange": "leader"}, [3, 1]),
+        ("ednncomm", {"exchange": "world"}, [3, 1]),
+        ("hsgd", {}, [3, 1]),
+        ("sgp", {"num_peers": 3}, [2, 2]),
+    ],
+)
+def test_ranks_for_which_a_key_is_allowed(strategy: str, keys: dict[str, Any], nodes: list[int]):
+    check(strategy, keys, nodes)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "keys", "message"),
+    [
+        (3, {"warmup_epochs": 2, "cooldown_epochs": 2}, "=2.*train.epochs=3"),
+        (2, {}, "=1.*train.epochs=2"),
+    ],
+)
+def test_daso_without_an_asynchronous_epoch_is_refused(epochs: int, keys: dict[str, Any], message: str):
+    with pytest.raises(ConfigError, match=message):
+        check("daso", keys, [2, 2], epochs)
+    check("daso", {**keys, "allow_no_cycling": True}, [2, 2], epochs)
+
+
+@pytest.mark.parametrize(
+    ("keys", "total", "message"),
+    [
+        ({"balancing": "manual", "shares": (1.0, 2.0)}, 512, "must be 3, one for each rank"),
+        ({}, 2, r"global_batch_size=2: 3 ranks with at least 1 samples each need 3"),
+        ({"max_batch": (0,)}, 512, r"max_batch=0: must be >= 1"),
+        ({"max_batch": (100, 200)}, 512, r"max_batch=\[100, 200\]: must be one number or 3"),
+        ({"max_batch": (100,)}, 512, r"max_batch=\[100\]: lets 3 ranks take \[100, 100, 100\] samples"),
+    ],
+)
+def test_batches_that_heterogeneous_cannot_cut_are_refused(keys: dict[str, Any], total: int, message: str):
+    with pytest.raises(ConfigError, match=message):
+        check("heterogeneous", keys, [2, 1], batch=total)
