@@ -9,8 +9,7 @@ from PIL import Image
 
 from daso_bench.datasets.data import Split, training_batch
 from daso_bench.datasets.imagefolder import ImageFolder
-from daso_bench.datasets.shapes import Shapes
-from daso_bench.datasets.transforms import PAIR_RECIPES, RECIPES, epoch_key, pair_recipe, recipe
+from daso_bench.datasets.transforms import RECIPES, epoch_key, recipe
 
 SIDE = (16, 12)
 
@@ -80,17 +79,6 @@ def test_a_crop_has_a_black_border_of_at_most_four_pixels() -> None:
     assert (int(rows.min()), int(rows.max())) == (12, 16)
     assert (int(columns.min()), int(columns.max())) == (8, 12)
     assert (images > 0).sum((1, 2, 3)).equal(rows * columns), "what is left of the image is one block"
-
-
-def test_an_unknown_recipe_names_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"^dataset\.augment=rotate: must be one of none, flip, crop_flip, "):
-        recipe("rotate", SIDE)
-    with pytest.raises(
-        ValueError, match=r"^dataset\.augment=crop_flip: must be one of none, flip, scale_crop"
-    ):
-        pair_recipe("crop_flip", SIDE, (7, 8, 9), PAIR_RECIPES)
-    with pytest.raises(ValueError, match=r"^dataset\.augment=scale_crop_flip_jitter: must be one of none, "):
-        Shapes(augment="scale_crop_flip_jitter")
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from runs import NAMES  # pyright: ignore[reportMissingImports] (another folder of tests)
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import TorchFunctionMode
@@ -25,6 +26,28 @@ from daso_bench.strategies.topology import Group, Topology
 DEVICE = torch.device("cuda", 0)
 STEPS, EPOCHS, BATCH = 4, 4, 16
 FUSED = (torch.ops.aten._fused_sgd_.default,)  # PyTorch cannot tell its shapes without a GPU
+
+# Periods short enough for 16 steps, and keys that keep a state of their own.
+KEYS: dict[str, list[dict[str, Any]]] = {
+    "daso": [{}, {"transport_dtype": "bfloat16"}, {"blocking": "gradients"}],
+    "ddp": [
+        {},
+        {"hook": "powersgd", "powersgd_start_steps": 1},
+        {"hook": "bf16"},
+        {"algorithm": "sliced"},
+        {"algorithm": "hierarchical"},
+    ],
+    "diloco": [{"sync_every": 2}, {"sync_every": 2, "outer_device": "device"}],
+    "ednncomm": [{"sync_every": 2}, {"sync_every": 2, "exchange": "sliced"}],
+    "hsgd": [{}, {"level2_algorithm": "linear"}],
+    "lasgd": [{}, {"sync_every": 2}],
+    "local_sgd": [{"sync_every": 2}],
+    "post_local_sgd": [{"sync_every": 2}],
+    "sgp": [{}, {"send_weight": "true"}],
+    "slowmo": [{"sync_every": 2}],
+}
+WALKS = [(name, keys) for name in NAMES for keys in KEYS.get(name, [{}])]
+IDS = ["-".join([name, *map(str, keys.values())]) for name, keys in WALKS]
 
 
 def ones(tensor: FakeTensor) -> Any:

@@ -1,47 +1,25 @@
 """eDNNcomm: exchange steps, hand values, records, refusals."""
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from harness import Linear, constant, drive
+from periodic import averaged_after, scenario
 from real_runs import entry  # pyright: ignore[reportMissingImports] (another folder of tests)
 from torch import Tensor
 
-from daso_bench.strategies.base import Strategy
-from daso_bench.strategies.communicator import Communicator
+from daso_bench.runner.conformance.driver import drive as walk
 from daso_bench.strategies.ednncomm import EDNNComm, EDNNCommConfig
 from daso_bench.strategies.progress import Progress
-from daso_bench.strategies.replica import Replica
 
 EXCHANGES = ["leader", "world", "sliced"]
 
 
-class Watched(EDNNComm):
-    """Notes after which steps (from 1; 0 is `finalize`) it exchanged, and where ranks met."""
-
-    def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
-        super().setup(replica, comm, progress)
-        self.exchanged: list[int] = []
-        self.met: list[bool] = []
-
-    def after_step(self, progress: Progress) -> None:
-        super().after_step(progress)
-        self.met.append(self.is_sync_point(progress))
-        if self.since == 0:
-            self.exchanged.append(progress.step + 1)
-
-    def finalize(self) -> None:
-        if self.since:
-            self.exchanged.append(0)
-        super().finalize()
-
-
-def ednncomm(**keys: Any) -> Callable[[], Strategy]:
-    return lambda: Watched(EDNNCommConfig(**keys))
+def ednncomm(**keys: Any) -> EDNNComm:
+    return EDNNComm(EDNNCommConfig(**keys))
 
 
 # ------------------------------------------------------------------ when parameters are exchanged
@@ -63,27 +41,24 @@ def ednncomm(**keys: Any) -> Callable[[], Strategy]:
     ],
 )
 def test_parameters_are_exchanged_after_every_kth_step(keys, steps, epochs, wanted):
-    for trace in drive(ednncomm(**keys), [1, 1], steps_per_epoch=steps, epochs=epochs):
-        strategy = trace.strategy
-        assert strategy.exchanged == wanted
-        assert trace.verbs["parameters.all_reduce"] == len(wanted)
+    """0: an exchange that ends the run."""
+    strategy = ednncomm(**keys)
+    for history in walk(scenario(strategy, [1, 1], steps=steps, epochs=epochs)):
+        after = [step for step in wanted if step]
+        assert averaged_after(history) == after
+        assert history.verbs()["parameters.all_reduce"] == len(wanted)
         # Ranks meet where they exchange, and at the end of the schedule.
-        meetings = [step for step, met in enumerate(strategy.met, start=1) if met]
-        assert meetings == sorted({*wanted, steps * epochs} - {0})
-        per_epoch = [record["rounds"] for record in trace.records]
-        recorded = [step for record in trace.records for step in record["averaged_after"]]
-        assert recorded == [step for step in wanted if step]
-        assert strategy.summary()["rounds"] == sum(per_epoch)
+        assert [step for step, met in history.met.items() if met] == sorted({*after, steps * epochs})
+        per_epoch = [record["rounds"] for record in history.records]
+        assert history.summary["rounds"] == sum(per_epoch) == len(after)
         if strategy.config.sync_at_epoch_end:
-            assert per_epoch == [math.ceil(steps / strategy.period)] * epochs
-        else:
-            assert len(wanted) == math.ceil(steps * epochs / strategy.period)
+            assert per_epoch == [math.ceil(steps / history.records[0]["period"])] * epochs
 
 
 def test_a_step_that_one_node_skips_counts_and_is_exchanged_like_any_other():
     """What a scaler does on overflow: node 1 does not step at step 4, where the exchange is due."""
 
-    class Skips(Watched):
+    class Skips(EDNNComm):
         def before_step(self, progress: Progress) -> None:
             super().before_step(progress)
             optimizer: Any = self.replica.optimizer
@@ -91,7 +66,7 @@ def test_a_step_that_one_node_skips_counts_and_is_exchanged_like_any_other():
             optimizer.step = (lambda: None) if skips else type(optimizer).step.__get__(optimizer)
 
     traces = drive(lambda: Skips(EDNNCommConfig(sync_every=4)), [1, 1], steps_per_epoch=8)
-    assert [trace.strategy.exchanged for trace in traces] == [[4, 8]] * 2
+    assert [trace.records[0]["averaged_after"] for trace in traces] == [[4, 8]] * 2
     assert [trace.parameters[3].item() for trace in traces] == [-3.5] * 2
 
 
@@ -102,7 +77,7 @@ def test_bytes_between_nodes_as_a_ring():
     m, sent = 999, {}  # one element more carries the stop request
     for exchange in EXCHANGES:
         traces = drive(
-            ednncomm(exchange=exchange),
+            lambda exchange=exchange: ednncomm(exchange=exchange),
             [2, 2],
             steps_per_epoch=5,
             data=constant(0.0, m, torch.float32),
@@ -120,7 +95,7 @@ def by_rank(rank: int, step: int) -> tuple[Tensor, Tensor]:
 
 
 def test_what_is_recorded():
-    make = ednncomm(sync_every=4, sync_at_epoch_end=False)
+    make = lambda: ednncomm(sync_every=4, sync_at_epoch_end=False)  # noqa: E731
     traces = drive(make, [2, 2], data=by_rank, epochs=2, steps_per_epoch=10)
     first, second = traces[3].records
     assert (first["period"], first["period_from"]) == (4, "strategy.sync_every")
@@ -130,7 +105,7 @@ def test_what_is_recorded():
     assert traces[0].parameters[19].item() == -30
     assert [trace.records[1]["spread"] for trace in traces] == [pytest.approx(4 / 30)] * 4
     assert traces[0].strategy.labels(None) == []
-    assert drive(ednncomm(), [2], steps_per_epoch=2)[0].strategy.labels(None) == [
+    assert drive(ednncomm, [2], steps_per_epoch=2)[0].strategy.labels(None) == [
         "one node: nothing to exchange"
     ]
 

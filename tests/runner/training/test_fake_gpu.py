@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from fake_cuda import DEVICE, fake_cuda, on_cpu  # pyright: ignore[reportMissingImports] (another folder of tests)
+from fake_cuda import DEVICE, IDS, WALKS, fake_cuda, on_cpu  # pyright: ignore[reportMissingImports] (another folder of tests)
 from fake_gpu import HostEvent
 from gpu_nccl import Mirror
 from runs import Blobs, Dies, config, dies_after
-from test_gpu_resume import IDS, WALKS  # pyright: ignore[reportMissingImports] (another folder of tests)
 from torch._C._distributed_c10d import HashStore
 from torch.distributed import destroy_process_group
 from torch.utils._python_dispatch import _disable_current_modes

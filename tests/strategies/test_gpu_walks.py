@@ -1,13 +1,12 @@
-"""How often a step holds up the host for a GPU, on fake tensors: the list in docs/gpu.md."""
+"""On a GPU of fake tensors: how often a step holds up the host (docs/gpu.md), and runs that go on."""
 
 from collections import Counter
 from typing import Any
 
 import pytest
 import torch
-from fake_cuda import EPOCHS, STEPS, Walk, fake_cuda, ones
+from fake_cuda import EPOCHS, IDS, STEPS, WALKS, Walk, fake_cuda, ones
 from runs import strategy_class  # pyright: ignore[reportMissingImports] (another folder of tests)
-from test_gpu_resume import IDS, WALKS
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
@@ -87,3 +86,16 @@ def test_no_step_holds_up_the_host_more_often_than_the_docs_say(
     first_sketch = keys.get("hook") == "powersgd"
     copies = sum(seen["copies"] for seen in steps[1:])
     assert copies == (EPOCHS * STEPS if through_host else 2 * first_sketch), "two a round, or two once"
+
+
+@pytest.mark.parametrize(("name", "keys"), WALKS, ids=IDS)
+@pytest.mark.parametrize(("rank", "steps"), [(0, 5), (1, 6)])
+def test_a_run_goes_on_where_its_replica_is(name: str, keys: dict[str, Any], rank: int, steps: int):
+    """From a checkpoint, whose tensors are on the CPU."""
+    kind = strategy_class(name)
+    with fake_cuda():
+        first, second = (Walk(kind, kind.Config(**keys), [2, 2], rank) for _ in range(2))
+        for _ in range(steps):
+            first.step()
+        second.resume(first.saved())
+        second.end()
