@@ -57,7 +57,7 @@ class Case:
     losses: Callable[[int], float] | None = None
     step_ns: StepTime = lambda rank, samples: 1000
     round_ns: int = 0
-    epochs: int = 5
+    epochs: int = 3
     steps_per_epoch: int = 10
 
     def problem(self, ranks: RanksOfNodes) -> ModelProblem:
@@ -89,9 +89,11 @@ class Case:
         return ", ".join(words) or "defaults"
 
 
-def usual(keys: Mapping[str, Any], ranks: tuple[RanksOfNodes, ...] = RAGGED) -> tuple[Case, ...]:
+def usual(
+    keys: Mapping[str, Any], ranks: tuple[RanksOfNodes, ...] = RAGGED, epochs: int = 3
+) -> tuple[Case, ...]:
     """The same keys with every kind of optimizer and of types, the costly ones on the last `ranks` alone."""
-    case, last = Case(keys=keys, ranks=ranks), ranks[-1:]
+    case, last = Case(keys=keys, ranks=ranks, epochs=epochs), ranks[-1:]
     return (
         case,
         replace(case, ranks=last, recipe=ADAMW),

@@ -56,7 +56,7 @@ def test_events_of_blocking_epochs():
 
 
 @settings(max_examples=60, deadline=None)
-@given(steps=st.integers(1, 30), period=st.integers(1, 9), wait=st.integers(1, 9), local=st.integers(1, 4))
+@given(steps=st.integers(1, 20), period=st.integers(1, 9), wait=st.integers(1, 9), local=st.integers(1, 3))
 def test_each_start_is_merged_exactly_wait_batches_later(steps, period, wait, local):
     wait = min(wait, period)
     make = daso(sync_every=period, wait_batches=wait, **CYCLING)

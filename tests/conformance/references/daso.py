@@ -149,38 +149,42 @@ CYCLING = {"warmup_epochs": 0, "cooldown_epochs": 0}
 BLOCKING = {"warmup_epochs": EPOCHS, "cooldown_epochs": 0, "allow_no_cycling": True}
 
 CASES = (
-    *usual({}, NODES),
-    Case(keys={"wait_batches": 2, "sync_every": 3, "warmup_epochs": 2}, ranks=((2, 2),)),
-    Case(keys={"wait_batches": 2, "sync_every": 2, **CYCLING}, ranks=((2, 2), (1, 1, 1))),
-    Case(keys={"wait_batches": 1, "sync_every": 1}, ranks=((2, 2),)),
-    Case(keys={"wait_batches": 0, "sync_every": 3}, ranks=((2, 2),)),
-    Case(keys={"staleness_weight": 0.5, "wait_batches": 3}, ranks=((1, 1),)),
+    *usual({}, NODES, epochs=5),
+    Case(keys={"wait_batches": 2, "sync_every": 3, "warmup_epochs": 2}, ranks=((2, 2),), epochs=5),
+    Case(keys={"wait_batches": 2, "sync_every": 2, **CYCLING}, ranks=((2, 2), (1, 1, 1)), epochs=5),
+    Case(keys={"wait_batches": 1, "sync_every": 1}, ranks=((2, 2),), epochs=5),
+    Case(keys={"wait_batches": 0, "sync_every": 3}, ranks=((2, 2),), epochs=5),
+    Case(keys={"staleness_weight": 0.5, "wait_batches": 3}, ranks=((1, 1),), epochs=5),
     Case(keys={"transport_dtype": "bfloat16"}, ranks=((2, 2),), epochs=3),
     Case(keys={"transport_dtype": "float16", "warmup_epochs": 2}, ranks=((1, 1, 1),), epochs=4),
-    Case(keys={"blocking": "gradients", "warmup_epochs": 2}, ranks=((2, 2),), recipe=ADAMW),
+    Case(keys={"blocking": "gradients", "warmup_epochs": 2}, ranks=((2, 2),), recipe=ADAMW, epochs=5),
     Case(keys={"buffers": "broadcast"}, ranks=((2, 2),), epochs=3),
     Case(keys={"buffers": "none"}, ranks=((2, 2),), epochs=3),
     Case(
         keys={**CYCLING, "sync_every": 6, "wait_batches": 3, "plateau_patience": 0},
         ranks=((2, 2),),
         losses=lambda epoch: 1.0,
+        epochs=5,
     ),
     Case(
         keys={**CYCLING, "sync_every": 2, "plateau_patience": 0, "max_sync_every": 8},
         ranks=((1, 1),),
         losses=lambda epoch: 1.0,
+        epochs=5,
     ),
-    Case(keys={**CYCLING, "plateau_patience": 0, "plateau_threshold": 0.5}, ranks=((2, 2),)),
+    Case(keys={**CYCLING, "plateau_patience": 0, "plateau_threshold": 0.5}, ranks=((2, 2),), epochs=5),
     Case(
         keys={**CYCLING, "plateau_patience": 1},
         ranks=((1, 1),),
         losses=lambda epoch: (1.0, 0.97, 0.9, 0.9, 0.9)[epoch],
+        epochs=5,
     ),
     # Between the best loss and the one of a plateau is no improvement.
     Case(
         keys={**CYCLING, "sync_every": 8, "plateau_patience": 0},
         ranks=((1, 1),),
         losses=lambda epoch: (1.0, 1.2, 1.1, 1.1, 1.1)[epoch],
+        epochs=5,
     ),
     # Long enough for `auto` to be more than one epoch, and for B to be reset.
     Case(ranks=((1, 1),), losses=lambda epoch: 1.0, epochs=36, steps_per_epoch=4),

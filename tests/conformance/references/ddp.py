@@ -95,7 +95,7 @@ POWERSGD = {"hook": "powersgd", "powersgd_start_steps": 3}
 
 CASES = (
     *usual({}),
-    Case(recipe=MOMENTUM, ranks=((2, 1),), rate=falling(15)),
+    Case(recipe=MOMENTUM, ranks=((2, 1),), rate=falling(15), epochs=5),
     brief(recipe=LARS_RECIPE, ranks=((2, 1),)),
     brief(keys={"weighting": "uniform"}, ranks=((2, 1),)),
     brief(keys=SMALL_BUCKETS, ranks=((2, 1),)),

@@ -40,7 +40,7 @@ def diloco(
 
 CASES = (
     *usual({"sync_every": 4}),
-    Case(keys={}, ranks=((2, 1),)),
+    Case(keys={}, ranks=((2, 1),), epochs=5),
     Case(keys={"sync_every": 3, "outer_momentum": 0.4, "outer_lr": 1.0}, ranks=((2, 1),)),
     Case(keys={"sync_every": 3, "outer_momentum": 0.0}, ranks=((2, 1),)),
     brief(keys={"sync_every": 3, "outer_device": "device"}, ranks=((2, 1),)),

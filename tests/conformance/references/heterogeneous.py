@@ -114,7 +114,7 @@ CASES = (
     brief(keys={**SHARES, "weighting": "uniform"}, ranks=((2, 1),)),
     brief(keys={**SHARES, "max_batch": (4,)}, ranks=((2, 1),)),
     Case(step_ns=skewed, ranks=((2, 2),)),
-    Case(keys={"balancing": "dynamic"}, step_ns=skewed, ranks=((2, 2), (2, 1))),
+    Case(keys={"balancing": "dynamic"}, step_ns=skewed, ranks=((2, 2), (2, 1)), epochs=5),
 )
 IDENTITIES = (
     Identity(keys={"balancing": "equal"}, ranks=RAGGED, recipes=EVERY, samples="uneven"),

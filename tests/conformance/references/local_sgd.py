@@ -53,6 +53,7 @@ CASES = (
         keys={"sync_every": 2, "period_rule": "qsr", "qsr_alpha": 0.25},
         ranks=((2, 1),),
         rate=warmed,
+        epochs=5,
     ),
 )
 IDENTITIES = (

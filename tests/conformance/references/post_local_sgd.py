@@ -55,6 +55,7 @@ CASES = (
         keys={"sync_every": 4, "switch_samples": 57, "optimizer_state": "reset"},
         ranks=((2, 1),),
         rate=falling(20),
+        epochs=5,
     ),
 )
 IDENTITIES = (

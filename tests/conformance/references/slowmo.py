@@ -45,7 +45,7 @@ CASES = (
     Case(keys={}, ranks=((2, 1),)),
     brief(keys={"sync_every": 3, "slow_momentum": 0.4, "slow_lr": 0.7}, ranks=((2, 1),)),
     brief(keys={"sync_every": 3, "optimizer_state": "reset"}, ranks=((2, 1),)),
-    Case(keys={"sync_every": 4}, ranks=((2, 1),), rate=falling(16)),
+    Case(keys={"sync_every": 4}, ranks=((2, 1),), rate=falling(16), epochs=5),
 )
 IDENTITIES = (
     Identity(

@@ -313,19 +313,19 @@ def run(cfg: RunConfig) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "keys", "epochs"),
+    ("strategy", "keys", "ranks", "epochs"),
     [
-        ("ddp", {}, 1),
-        ("local_sgd", {"sync_every": 2}, 1),
-        ("hsgd", {}, 1),
-        ("daso", {"warmup_epochs": 1, "cooldown_epochs": 1}, 3),
-        ("sgp", {}, 1),
+        ("ddp", {}, [1, 1], 1),
+        ("local_sgd", {"sync_every": 2}, [1, 1], 1),
+        ("hsgd", {}, [2, 2], 1),
+        ("daso", {"warmup_epochs": 1, "cooldown_epochs": 1}, [2, 2], 3),
+        ("sgp", {}, [1, 1], 1),
     ],
 )
 def test_a_modelled_network_changes_no_bit_of_the_final_model(
-    tmp_path: Path, strategy: str, keys: dict[str, Any], epochs: int
+    tmp_path: Path, strategy: str, keys: dict[str, Any], ranks: list[int], epochs: int
 ):
-    cfg = config(strategy, keys=keys, epochs=epochs, results=tmp_path)
+    cfg = config(strategy, keys=keys, ranks=ranks, epochs=epochs, results=tmp_path)
     held_back = run(modelled(cfg))
     assert all(bool(value.isfinite().all()) for value in held_back.values())
     if strategy in ("ddp", "local_sgd", "hsgd"):  # the others depend on times
