@@ -20,7 +20,6 @@ from figures import Figure
 BENCHES: dict[str, Callable[[], list[Figure]]] = {
     "start": loop_overhead.start,
     "ddp_step": loop_overhead.ddp_step,
-    "hierarchical": links.hierarchical,
     "emulated_link": links.emulated_link,
     "modelled_network": links.modelled_network,
     "virtual_time": virtual_time.virtual_time,

@@ -1,4 +1,4 @@
-"""Links between nodes: bytes over them, and whether emulated and modelled links have the rate asked for.
+"""Links between nodes: whether emulated and modelled ones have the rate asked for.
 
 The kernel makes emulated links; the ranks themselves hold messages back on modelled ones. Measured are
 all-reduces over gloo after pauses of all lengths. A link is right if long messages take as long as asked and
@@ -20,15 +20,12 @@ import torch
 from figures import Figure
 from processes import configuration, joined, summary_of
 
-from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.runner.communication.torch_communicator import TorchCommunicator
 from daso_bench.runner.config import load
 from daso_bench.runner.config.cluster import ClusterConfig, LinkConfig, LinksConfig
 from daso_bench.runner.config.launchers import EmulatedConfig, LocalConfig
-from daso_bench.runner.config.parts import RunInfo, TrainConfig
+from daso_bench.runner.config.parts import RunInfo
 from daso_bench.runner.launch.emulated.nodes import impossible
-from daso_bench.runner.simulation.simulated_world import simulate
-from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.topology import WORLD
 
 KIB, MIB = 2**10, 2**20
@@ -41,8 +38,6 @@ FLOORS = 20  # a message that lasts so many floors is long
 OFF = 0.05
 TOO_FAST = {"kernel": 1.10, "modelled": 1.05}
 TURNS, RUN_STEPS, APART = 2, 30, 0.10  # of whole runs, modelled from kernel
-
-NODES, RANKS, STEPS, BATCH = 2, 2, 8, 16  # of `hierarchical`
 
 # ------------------------------------------------------------------ rates
 
@@ -184,39 +179,3 @@ def _modelled_over_kernel() -> list[Figure]:
         Figure(name, ratio, 1 + APART, detail),
         Figure(f"{name}_least", ratio, 1 - APART, "the same, from below", at_least=True),
     ]
-
-
-# ------------------------------------------------------------------ bytes
-
-
-def hierarchical() -> list[Figure]:
-    """Gradients, of 4(m + 1) bytes, that cross a node's link in a step of ddp: flat and hierarchical."""
-    ranks = NODES * RANKS
-    computed = {"flat": 2 * (ranks - 1) / ranks, "hierarchical": 2 * (NODES - 1) / NODES}
-    counted = {algorithm: payloads_per_link(algorithm) for algorithm in computed}
-    figures = [
-        Figure(
-            f"{algorithm}_link_payloads",
-            counted[algorithm],
-            value,
-            f"gradients per node link and step on {NODES} x {RANKS}; computed {value:g}",
-        )
-        for algorithm, value in computed.items()
-    ]
-    ratio = computed["hierarchical"] / computed["flat"]
-    detail = f"inter-node bytes of hierarchical over flat ddp; computed {ratio:.4f}"
-    over = counted["hierarchical"] / counted["flat"]
-    return [*figures, Figure("hierarchical_over_flat_link_bytes", over, ratio, detail)]
-
-
-def payloads_per_link(algorithm: str) -> float:
-    """Modelled ring bytes between nodes of a short simulated run, per node and step, in gradients."""
-    config = configuration(
-        strategy=DDP.Config(algorithm=algorithm),
-        dataset=Synthetic(samples=BATCH * STEPS),
-        cluster=ClusterConfig(nodes=NODES, ranks_per_node=(RANKS,)),
-        train=TrainConfig(epochs=1, global_batch_size=BATCH),
-    )
-    summary = simulate(config, config.dataset.load()).results[0].summary
-    gradient = 4 * (summary["parameters"] + 1)
-    return summary["ring_bytes"]["inter"] / (NODES * summary["steps"] * gradient)

@@ -130,18 +130,6 @@ def test_powersgd_of_a_diagonal_matrix():
         assert one.errors[0] == exactly([0, 0, 0, owed])
 
 
-def test_powersgd_owes_what_it_did_not_send():
-    generator = np.random.default_rng(0)
-    one = compressor(2, 1, generator.normal(size=(2, 1)))
-    given = sent = rows = np.zeros(4)
-    for k in range(1, 6):
-        rows = generator.normal(size=(2, 4))
-        given, sent = given + rows.sum(0), sent + one.sum(rows, k)
-    assert sent + one.errors.sum(0) == exactly(given)
-    full = compressor(2, 2, generator.normal(size=(2, 2)))
-    assert full.sum(rows, 1) == exactly(rows.sum(0))
-
-
 # ------------------------------------------------------------------ periodic
 
 
@@ -158,14 +146,6 @@ def rounds(seen: list[list[float]]) -> list[int]:
 def test_rounds_of_qsr(lr: float, period: int):
     keys = {"sync_every": 2, "period_rule": "qsr", "qsr_alpha": 0.4}
     assert rounds(walk("local_sgd", [1, 1], 65, lr=lr, keys=keys)[0])[0] == period
-
-
-def test_rounds_of_post_local_sgd():
-    keys = {"switch_samples": 20, "sync_every": 4}  # two samples a step
-    seen = walk("post_local_sgd", [1, 1], 20, keys=keys)[0]
-    assert rounds(seen) == [*range(1, 11), 14, 18]
-    halfway = walk("post_local_sgd", [1, 1], 20, keys={"sync_every": 4})[0]
-    assert halfway == seen
 
 
 def test_slowmo_on_the_test_problem():
@@ -198,25 +178,6 @@ def test_ednncomm_by_hand(ranks: Sequence[int], period: int, final: float):
     keys = {"sync_every": period, "sync_at_epoch_end": False}
     got = walk("ednncomm", ranks, 2, model=Springs(4.0), piece=springs_on(*springs), lr=0.25, keys=keys)[1]
     assert got == exactly([final] * sum(ranks))
-
-
-@pytest.mark.parametrize(
-    ("keys", "after"),
-    [
-        ({"sync_every": 4}, [4, 8, 10, 14, 18, 20]),
-        ({"sync_every": 4, "sync_at_epoch_end": False}, [4, 8, 12, 16, 20]),
-        ({}, [10, 20]),
-    ],
-)
-def test_exchanges_of_ednncomm(keys: dict[str, Any], after: list[int]):
-    assert rounds(walk("ednncomm", [1, 1], 10, epochs=2, keys=keys)[0]) == after
-
-
-@pytest.mark.parametrize("name", ["local_sgd", "ednncomm", "sgp"])
-def test_ranks_not_nodes_are_averaged(name: str):
-    piece = springs_on(*[(1.0, 0.0)] * 4)
-    start = [0.0, 0.0, 0.0, 4.0]
-    assert walk(name, [3, 1], 1, piece=piece, lr=0.0, start=start)[1] == exactly([1.0] * 4)
 
 
 # ------------------------------------------------------------------ gossip
@@ -331,30 +292,3 @@ def test_lasgd_on_the_test_problem():
     """Sums of one step: (0, 4), (2, 2), (1, 4)."""
     times: dict[str, Any] = {"step_time": lambda rank, samples: 1, "round_time": 1}
     assert walk("lasgd", [1, 1], 3, **times)[0][1:6:2] == [[0, 4], [2, 2], [1, 4]]
-
-
-def test_lasgd_in_virtual_time():
-    """Step times 1, 1, 1, 2 and rounds of 1: fast ranks take two steps where the slow one takes one."""
-
-    def piece(rank: int, step: int) -> tuple[Array, Array]:
-        return np.ones((1, 1)), np.zeros(1)
-
-    world = World(
-        Setting(
-            model=Slope(),
-            piece=piece,
-            recipe=PLAIN,
-            ranks_of_nodes=[1] * 4,
-            steps_per_epoch=20,
-            step_time=lambda rank, samples: (1, 1, 1, 2)[rank],
-            round_time=1,
-        )
-    )
-    steps = [0] * 4
-    for ranks in reference_of("lasgd")(world):
-        assert ranks is not None
-        for rank in ranks:
-            steps[rank] += 1
-    # 80 samples in all: at time 24 the ranks have launched a round with 24 + 24 + 24 + 12 samples; the slow
-    # rank applies it at 26, the others at 25.
-    assert steps == [25, 25, 25, 13]

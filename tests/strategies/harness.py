@@ -120,7 +120,7 @@ def drive(
     losses: Callable[[int], float] | None = None,
     stop_request: Callable[[int, int], bool] = lambda rank, step: False,
 ) -> list[Trace]:
-    """Train one strategy object per rank, whatever its `check` says, on replicas as `model` makes them.
+    """Train a strategy as `make` gives it, whatever its `check` says, on replicas as `model` makes them.
 
     Returns the ranks' traces. Defaults: one float64 parameter at 0, gradient 1, SGD lr 1.
     """
@@ -130,13 +130,14 @@ def drive(
         made = EpochObserver(*args)
         return observers.setdefault(made.comm.rank, made)
 
+    strategy: Any = make()
     scenario = Scenario(
-        strategy_class=made_by(make),
-        config=None,
+        strategy_class=unchecked(strategy),
+        config=strategy.config,
         ranks_of_nodes=ranks_of_nodes,
         problem=Problem(
             name="harness",
-            model=remembering(model or (lambda: Linear(torch.zeros(1, dtype=torch.float64)))),
+            model=model or (lambda: Linear(torch.zeros(1, dtype=torch.float64))),
             data=with_targets(data or constant()),
             criterion=lambda: criterion or Mean(),
             optimizer=optimizer or (lambda parameters: torch.optim.SGD(parameters, lr=1.0)),
@@ -163,35 +164,10 @@ def drive(
     ]
 
 
-def remembering(build: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
-    """Models that keep what they were made with: ranks may start apart."""
-
-    def model() -> nn.Module:
-        built: Any = build()
-        built.made_with = {name: value.clone() for name, value in built.state_dict().items()}
-        return built
-
-    return model
-
-
-def made_by(make: Callable[[], Strategy]) -> type[Strategy]:
-    """A class whose objects are what `make` gives, on a model put back to what it was made with."""
-    kind = type(make())
-
-    def new(cls: type, config: Any) -> Strategy:
-        strategy: Any = make()
-        set_up = strategy.setup
-
-        def setup(replica: Any, comm: Any, progress: Any) -> None:
-            replica.model.load_state_dict(replica.model.made_with)
-            set_up(replica, comm, progress)
-
-        strategy.setup = setup
-        return strategy
-
-    return type(
-        kind.__name__, (kind,), {"__new__": new, "check": classmethod(lambda cls, config, plan: None)}
-    )
+def unchecked(strategy: Strategy) -> type[Strategy]:
+    """Its class, which takes whatever ranks it is given."""
+    kind = type(strategy)
+    return type(kind.__name__, (kind,), {"check": classmethod(lambda cls, config, plan: None)})
 
 
 def with_targets(data: Data) -> Data:

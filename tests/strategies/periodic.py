@@ -13,22 +13,6 @@ from daso_bench.strategies.base import Strategy
 Optimizer = Callable[[list[Tensor]], torch.optim.Optimizer]
 
 
-class Quadratic(nn.Module):
-    """a/2·(θ - c)² for each row (a, c) of the inputs [b, 2]; θ starts at 0."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.zeros(1, dtype=torch.float64))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x[:, 0] / 2 * (self.w - x[:, 1]) ** 2
-
-
-def two_quadratics(rank: int, step: int) -> tuple[Tensor, Tensor]:
-    """f_0 = θ²/2 and f_1 = (θ - 4)²."""
-    return torch.tensor([[[1.0, 0.0]], [[2.0, 4.0]]][rank], dtype=torch.float64), torch.zeros(1)
-
-
 def sgd(lr: float = 0.05, **more: Any) -> Optimizer:
     """A maker of plain SGD."""
     return lambda parameters: torch.optim.SGD(parameters, lr=lr, **more)

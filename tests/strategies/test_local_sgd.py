@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from harness import Linear, Mean, constant, drive
-from periodic import Quadratic, averaged_after, classifier, scenario, sgd, two_quadratics
+from periodic import averaged_after, classifier, scenario, sgd
 from runs import config, strategy_class  # pyright: ignore[reportMissingImports] (another folder of tests)
 from torch import Tensor, nn
 
@@ -25,21 +25,6 @@ def local_sgd(**keys: Any) -> LocalSGD:
 
 
 # ------------------------------------------------------------------ the update rule
-
-
-def test_two_steps_on_two_quadratics_by_hand():
-    traces = drive(
-        lambda: local_sgd(sync_every=2),
-        [1, 1],
-        steps_per_epoch=2,
-        model=Quadratic,
-        data=two_quadratics,
-        optimizer=sgd(0.5),
-    )
-    assert [trace.parameters[0].item() for trace in traces] == [0.0, 4.0]
-    assert [trace.parameters[1].item() for trace in traces] == [2.0, 2.0]
-    # Both stood 2 off a mean of 2.
-    assert [trace.records[0]["spread"] for trace in traces] == [1.0, 1.0]
 
 
 def test_twenty_steps_have_five_rounds_of_four():

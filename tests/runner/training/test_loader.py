@@ -1,4 +1,4 @@
-"""Batches made ahead are those made on demand, through shared memory too; workers pause, and end with a rank."""
+"""Batches made ahead are those made on demand, in shared memory too; workers pause and end with a rank."""
 
 import multiprocessing
 import os
