@@ -200,7 +200,7 @@ def test_a_strategy_says_rule_bytes_paper_and_difference(path: Path):
     places = [module.__doc__.find(word) for word in ("Update rule", "Bytes:", "Paper:", "Ours differs")]
     assert -1 not in places
     assert places == sorted(places)
-    assert (ROOT / "tests" / "strategies" / f"test_{path.stem}.py").exists()
+    assert (ROOT / "tests" / "conformance" / "references" / path.name).with_suffix(".py").exists()
 
 
 def test_tests_start_where_a_python_has_pytest_benchmark(tmp_path: Path):

@@ -5,15 +5,12 @@ from functools import cache
 from typing import Any
 
 import torch
-import yaml
 from numpy_models import uneven
 from numpy_optimizers import PLAIN, Recipe
-from proof import EPOCHS, STEPS_PER_EPOCH, Identity
+from proof import EPOCHS, STEPS_PER_EPOCH, Identity, builtin
 from torch import Tensor
 from torch_models import ModelProblem, autoencoder, springs
 
-from daso_bench.runner.config.groups import CONF
-from daso_bench.runner.config.typed import locate_target
 from daso_bench.runner.conformance.checks import (
     Failed,
     RanksOfNodes,
@@ -93,7 +90,7 @@ def right_side(
     strategy: str, keys: tuple[tuple[str, Any], ...], ranks: RanksOfNodes, problem: ModelProblem
 ) -> list[History]:
     """The run of an identity's right side; several identities share one."""
-    return drive(scenario(builtin(strategy), dict(keys), ranks, problem))
+    return drive(scenario(builtin(strategy).strategy_class, dict(keys), ranks, problem))
 
 
 @cache
@@ -115,12 +112,6 @@ def plain(problem: ModelProblem, ranks: int) -> dict[int, Tensor]:
 
 def _flat(tensors: Sequence[Tensor]) -> Tensor:
     return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
-
-
-@cache
-def builtin(name: str) -> type[Strategy]:
-    """The class that conf/strategy/<name>.yaml names."""
-    return locate_target(yaml.safe_load((CONF / "strategy" / f"{name}.yaml").read_text()), "strategy")
 
 
 # ------------------------------------------------------------------ mixing alone
