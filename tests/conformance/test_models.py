@@ -52,17 +52,6 @@ def test_torch_and_numpy_agree_on_loss_gradient_and_buffers(dtype: str, odd: str
     assert dict(model.named_buffers())["mean"].double().numpy() == pytest.approx(buffers, abs=close[dtype])
 
 
-def test_parameters_are_frozen_tied_empty_scalar_and_not_contiguous():
-    model = autoencoder(1, odd="float32").model()
-    parameters = dict(model.named_parameters(remove_duplicate=False))
-    assert parameters["weight"] is parameters["decoder"]
-    assert not parameters["weight"].is_contiguous()
-    assert not parameters["shift"].requires_grad
-    assert parameters["nothing"].shape == (0, 3)
-    assert parameters["s"].shape == ()
-    assert {p.dtype for p in parameters.values()} == {torch.float32, torch.float64}
-
-
 @pytest.mark.parametrize("recipe", [PLAIN, MOMENTUM, DECAYED, NESTEROV, ADAMW, LARS_RECIPE], ids=str)
 def test_optimizers_in_torch_and_numpy_step_alike(recipe: Recipe):
     problem: ModelProblem = autoencoder(1, recipe=recipe)

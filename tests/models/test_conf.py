@@ -25,7 +25,7 @@ OURS = {
     "resnet20": CifarResNet(depth=20),
     "resnet56": CifarResNet(depth=56),
 }
-SIZED = {"billion", "hrnet_ocr_sized"}  # sizes alone, for clocks
+SIZED = ["billion", "hrnet_ocr_sized"]  # sizes alone, for clocks
 REGISTRY = models.list_models(module=models)
 SEGMENTATION = models.list_models(module=models.segmentation)
 

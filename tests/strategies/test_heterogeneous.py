@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,13 @@ import torch
 from harness import Linear, Trace, drive
 from hypothesis import given
 from hypothesis import strategies as st
-from runs import Awkward, Blobs, Dies, config, dies_after  # pyright: ignore[reportMissingImports] (another folder of tests)
+from runs import (  # pyright: ignore[reportMissingImports] (another folder of tests)
+    Awkward,
+    Blobs,
+    assert_same_models,
+    config,
+    whole_and_resumed,
+)
 from torch import Tensor, nn
 
 from daso_bench.datasets.sampler import Sampler
@@ -478,9 +485,8 @@ def test_calibration_leaves_no_trace_and_counts_as_training_time():
     calibrated = whole_run({}, **run)
     batches = epochs_of(calibrated)[0]["batches"]
     manual = whole_run({"balancing": "manual", "shares": tuple(map(float, batches))}, **run)
+    assert_same_models(calibrated, manual)
     for one, other in zip(calibrated.contexts, manual.contexts, strict=True):
-        for name, value in one.replica.model.state_dict().items():
-            assert torch.equal(value, other.replica.model.state_dict()[name]), name
         assert torch.equal(one.replica.rng_state()["cpu"], other.replica.rng_state()["cpu"])
     ours, theirs = calibrated.results[0].summary, manual.results[0].summary
     assert ours["strategy"]["measuring_s"] > 0
@@ -495,14 +501,9 @@ def test_a_broken_run_resumes_with_its_shares_and_does_not_calibrate(tmp_path: P
         "step_time": slow_last,
         "checkpoint_every_samples": after * 16,
     }
-    whole = whole_run(keys, checkpoints=tmp_path / "whole", **run)
-    with pytest.raises(Dies):
-        whole_run(keys, checkpoints=tmp_path / "broken", loop=dies_after(after + 1), **run)
-    resumed = whole_run(keys, checkpoints=tmp_path / "broken", attempt=2, **run)
+    whole, resumed = whole_and_resumed(partial(whole_run, keys, **run), tmp_path, after + 1)
     assert resumed.metrics.rows[0]["resumed_from"] == f"step_{after:010d}"
-    for one, other in zip(whole.contexts, resumed.contexts, strict=True):
-        for name, value in one.replica.model.state_dict().items():
-            assert torch.equal(value, other.replica.model.state_dict()[name]), name
+    assert_same_models(whole, resumed)
     assert epochs_of(resumed) == epochs_of(whole)[after // 6 :]
 
 

@@ -61,14 +61,6 @@ def test_integers_are_refused():
         Layout([("counter", torch.zeros(1, dtype=torch.int64))], CPU)
 
 
-def test_a_module_with_tied_and_frozen_parameters_has_each_trainable_one_once():
-    module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    module[1].weight = module[0].weight
-    module[0].bias.requires_grad_(False)
-    layout = Layout(((n, p) for n, p in module.named_parameters() if p.requires_grad), CPU)
-    assert [slot.name for slot in layout.slots] == ["0.weight", "1.bias"]
-
-
 def test_tensors_in_one_memory_pack_and_unpack_as_before():
     model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
     layout = Layout(model.named_parameters(), CPU)
