@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 from pathlib import Path
+from typing import Any
 
 import model_configs
 import pytest
@@ -44,7 +45,7 @@ def test_keys_are_the_fields_and_values_make_the_model_of_that_name(name: str) -
     module, target = config.pop("_target_").rsplit(".", 1)
     kind = getattr(importlib.import_module(module), target)
     assert set(config) == {field.name for field in dataclasses.fields(kind)}
-    model = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(kind), config))
+    model: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(kind), config))
     assert isinstance(model, kind)
     assert model.name == ("mlp" if name == "wide_mlp" else name)
     assert name in SIZED or model == OURS[name]

@@ -276,7 +276,7 @@ def test_ranks_that_come_at_once_leave_no_gap_and_no_overlap():
 @pytest.mark.parametrize(
     ("name", "ranks"),
     [
-        *(("values", 2), ("values", 4), ("asynchronous", 4), ("same_gradients", 4), ("step_time", 2)),
+        *(("values", 4), ("asynchronous", 4), ("same_gradients", 4), ("step_time", 2)),
         ("pipelined", 4),
     ],
 )
