@@ -9,7 +9,7 @@ from numpy_models import uneven
 from numpy_optimizers import PLAIN, Recipe
 from proof import EPOCHS, STEPS_PER_EPOCH, Identity, builtin
 from torch import Tensor
-from torch_models import ModelProblem, autoencoder, springs
+from torch_models import ModelProblem, autoencoder
 
 from daso_bench.runner.conformance.checks import (
     Failed,
@@ -118,18 +118,14 @@ def _flat(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def still(
-    strategy_class: type[Strategy],
-    keys: Mapping[str, Any],
-    ranks: RanksOfNodes,
-    start: Callable[[int], float] | None,
+    kind: type[Strategy], keys: Mapping[str, Any], ranks: RanksOfNodes, start: Callable[[int], float]
 ) -> list[History]:
-    """A run on one parameter at learning rate 0, from `start` of each rank."""
-    ones = (1,) * sum(ranks)
-    problem = springs(sum(ranks), recipe=PLAIN, steps_per_epoch=STEPS_PER_EPOCH, sizes=(ones, ones))
-    begin = None if start is None else lambda rank: torch.tensor([start(rank)], dtype=torch.float64)
-    return drive(
-        scenario(strategy_class, keys, ranks, problem, rate=lambda step: 0.0, start=begin), step_time=1000
-    )
+    """A short run at learning rate 0, in which all parameters of a rank begin at `start`."""
+    ones, steps = (1,) * sum(ranks), STEPS_PER_EPOCH // 2
+    problem = autoencoder(sum(ranks), recipe=PLAIN, steps_per_epoch=steps, sizes=(ones, ones))
+    begin = torch.ones(len(problem.numpy_model.start), dtype=torch.float64)
+    fixed: dict[str, Any] = {"rate": lambda step: 0.0, "start": lambda rank: start(rank) * begin}
+    return drive(scenario(kind, keys, ranks, problem, steps_per_epoch=steps, **fixed), step_time=1000)
 
 
 def keeps_still(strategy_class: type[Strategy], keys: Mapping[str, Any], ranks: RanksOfNodes) -> None:
@@ -145,7 +141,7 @@ def keeps_mean(strategy_class: type[Strategy], keys: Mapping[str, Any], ranks: R
     """The mean over ranks stays what it was, and all hold it in the end."""
     values = [float(rank * rank + 1) for rank in range(sum(ranks))]
     histories = still(strategy_class, keys, ranks, lambda rank: values[rank])
-    mean = torch.tensor([sum(values) / len(values)], dtype=torch.float64)
+    mean = torch.full_like(histories[0].final, sum(values) / len(values))
     for step in range(min(history.steps for history in histories) + 1):
         now = torch.stack([history.parameters[step] for history in histories]).mean(0)
         require_equal(now, mean, f"the mean over ranks after step {step}", (), 1e-12)
@@ -155,10 +151,9 @@ def keeps_mean(strategy_class: type[Strategy], keys: Mapping[str, Any], ranks: R
 
 def weighs_ranks(strategy_class: type[Strategy], keys: Mapping[str, Any], ranks: RanksOfNodes) -> None:
     """0, 0, 0 on one node and 4 on another have the mean 1, not 2."""
-    histories = still(strategy_class, keys, ranks, lambda rank: 4.0 if rank == 3 else 0.0)
-    for history in histories:
-        one = torch.ones(1, dtype=torch.float64)
-        require_equal(history.final, one, f"rank {history.rank}, at the end", history.names, 1e-12)
+    for history in still(strategy_class, keys, ranks, lambda rank: 4.0 if rank == 3 else 0.0):
+        mean = torch.ones_like(history.final)
+        require_equal(history.final, mean, f"rank {history.rank}, at the end", history.names, 1e-12)
 
 
 def spread(models: Sequence[Tensor]) -> float:

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from numpy_models import HIDDEN, Autoencoder, NumpyModel, Samples, Springs, uneven
+from numpy_models import HIDDEN, Autoencoder, NumpyModel, Samples, uneven
 from numpy_optimizers import PLAIN, Recipe
 from torch import Tensor, nn
 
@@ -64,32 +64,12 @@ class AutoencoderModel(nn.Module):
         return torch.cat([outputs, (inputs.to(self.odd.dtype) @ self.odd)[:, None]], dim=1)
 
 
-class SpringsModel(nn.Module):
-    """`numpy_models.Springs` in torch: samples (a, c) -> ½·a·(θ - c)²."""
-
-    def __init__(self, model: Springs) -> None:
-        super().__init__()
-        self.theta = nn.Parameter(torch.from_numpy(model.start.copy()))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """[b, 2] -> [b]."""
-        return 0.5 * inputs[:, 0] * (self.theta - inputs[:, 1]) ** 2
-
-
 class Squares(nn.Module):
     """The mean squared error; types may be mixed."""
 
     def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Mean over samples and columns."""
         return (outputs - targets).square().mean()
-
-
-class Mean(nn.Module):
-    """The mean output, whatever the targets."""
-
-    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Mean over samples."""
-        return outputs.mean()
 
 
 def build(recipe: Recipe) -> Callable[[list[Tensor]], torch.optim.Optimizer]:
@@ -155,27 +135,6 @@ def autoencoder(
 @cache
 def _autoencoder(dtype: str, odd: str) -> Autoencoder:
     return Autoencoder(dtype, odd)
-
-
-def springs(
-    ranks: int,
-    *,
-    recipe: Recipe,
-    steps_per_epoch: int = 10,
-    sizes: tuple[tuple[int, ...], tuple[int, ...]] | None = None,
-) -> ModelProblem:
-    """One parameter on quadratics of random stiffness and rest position; `sizes` as for `autoencoder`."""
-    numpy_model = Springs()
-    samples = Samples(numpy_model, *(sizes or uneven(ranks)), steps_per_epoch)
-    return ModelProblem(
-        name="springs",
-        model=lambda: SpringsModel(numpy_model),
-        data=_torch_data(samples, torch.float64),
-        criterion=Mean,
-        optimizer=build(recipe),
-        samples=samples,
-        recipe=recipe,
-    )
 
 
 def _torch_data(samples: Samples, dtype: torch.dtype) -> Callable[[int, int], tuple[Tensor, Tensor]]:
