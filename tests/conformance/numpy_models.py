@@ -52,10 +52,6 @@ class NumpyModel(ABC):
     def descend(self, theta: Array, buffers: Array, x: Array, t: Array) -> tuple[float, Array, Array]:
         """(mean loss over the samples x [b, …], t [b, …]; its gradient [m]; buffers [F] after this step)."""
 
-    @abstractmethod
-    def draw(self, generator: np.random.Generator, rank: int, size: int) -> tuple[Array, Array]:
-        """`size` random samples (inputs [b, …], targets [b, …]) that `rank` sees; ranks see unlike ones."""
-
 
 class Autoencoder(NumpyModel):
     """h = tanh((x + shift)·W + b1), y = s·h·Wᵀ + b2, squared error against t, W in both places.
@@ -103,6 +99,7 @@ class Autoencoder(NumpyModel):
         return loss, gradient, 0.9 * buffers + 0.1 * hidden.mean(0)
 
     def draw(self, generator: np.random.Generator, rank: int, size: int) -> tuple[Array, Array]:
+        """`size` random samples (inputs [b, …], targets [b, …]) that `rank` sees; ranks see unlike ones."""
         x = generator.normal(0.3 * math.sin(rank), 0.7, (size, WIDTH))
         t = x @ np.full((WIDTH, WIDTH + 1), 0.2) + generator.normal(
             0.2 * math.cos(rank), 0.5, (size, WIDTH + 1)
@@ -125,10 +122,6 @@ class Springs(NumpyModel):
             buffers,
         )
 
-    def draw(self, generator: np.random.Generator, rank: int, size: int) -> tuple[Array, Array]:
-        x = np.stack([generator.uniform(0.5, 1.5, size), generator.normal(rank, 1, size)], axis=1)
-        return _float32(x), np.zeros(size)
-
 
 class Slope(NumpyModel):
     """The mean of x·w: the gradient is the mean x, whatever w is."""
@@ -140,15 +133,12 @@ class Slope(NumpyModel):
     def descend(self, theta: Array, buffers: Array, x: Array, t: Array) -> tuple[float, Array, Array]:
         return float((x @ theta).mean()), x.mean(0), buffers
 
-    def draw(self, generator: np.random.Generator, rank: int, size: int) -> tuple[Array, Array]:
-        return _float32(generator.normal(rank, 1, (size, len(self.start)))), np.zeros(size)
-
 
 @dataclass(frozen=True)
 class Samples:
     """What each rank sees in each step: `full` samples, but `short` ones in the last step of an epoch."""
 
-    model: NumpyModel
+    model: Autoencoder
     full: tuple[int, ...]
     short: tuple[int, ...]
     steps_per_epoch: int
@@ -162,7 +152,7 @@ class Samples:
 
 
 @cache
-def _piece(model: NumpyModel, seed: int, rank: int, step: int, size: int) -> tuple[Array, Array]:
+def _piece(model: Autoencoder, seed: int, rank: int, step: int, size: int) -> tuple[Array, Array]:
     return model.draw(np.random.default_rng([seed, rank, step]), rank, size)
 
 

@@ -104,9 +104,6 @@ class Square(NumpyModel):
     def descend(self, theta, buffers, x, t):
         raise NotImplementedError
 
-    def draw(self, generator, rank, size):
-        raise NotImplementedError
-
 
 def compressor(ranks: int, rank: int, factor: Array) -> Compressor:
     world = World(

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from numpy_models import HIDDEN, Autoencoder, NumpyModel, Samples, uneven
+from numpy_models import HIDDEN, Autoencoder, Samples, uneven
 from numpy_optimizers import PLAIN, Recipe
 from torch import Tensor, nn
 
@@ -24,7 +24,7 @@ class ModelProblem(Problem):
     recipe: Recipe
 
     @property
-    def numpy_model(self) -> NumpyModel:
+    def numpy_model(self) -> Autoencoder:
         """The model in NumPy."""
         return self.samples.model
 
