@@ -1,7 +1,7 @@
 """Trains a strategy in virtual time on models whose gradients are known."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from daso_bench.runner.communication.link_costs import Network
 from daso_bench.runner.conformance import driver
 from daso_bench.runner.conformance.observer import ScenarioObserver
-from daso_bench.runner.conformance.scenario import Problem, Scenario
+from daso_bench.runner.conformance.scenario import History, Problem, Scenario
 from daso_bench.runner.training.trainer import Trainer
 from daso_bench.strategies.base import Strategy
 
@@ -96,6 +96,7 @@ class EpochObserver(ScenarioObserver):
         super().on_finalized(trainer)
 
 
+Optimizer = Callable[[list[Tensor]], torch.optim.Optimizer]
 Data = Callable[[int, int], tuple[Tensor, Tensor]]
 """(rank, step) -> inputs [b, …], targets [b]; b may differ between ranks."""
 
@@ -114,7 +115,7 @@ def drive(
     data: Data | None = None,
     model: Callable[[], nn.Module] | None = None,
     criterion: nn.Module | None = None,
-    optimizer: Callable[[list[Tensor]], torch.optim.Optimizer] | None = None,
+    optimizer: Optimizer | None = None,
     network: Network | None = None,
     step_ns: int | Callable[[int, int], int] = 0,
     losses: Callable[[int], float] | None = None,
@@ -186,3 +187,59 @@ def spell(events: list[tuple[int, str, int]]) -> str:
     for batch, letter, q in events:
         batches.setdefault(batch, []).append(f"{letter}{q}")
     return " | ".join(f"{batch} {' '.join(names)}" for batch, names in batches.items())
+
+
+# ------------------------------------------------------------------ strategies that average from time to time
+
+
+def sgd(lr: float = 0.05, **more: Any) -> Optimizer:
+    """A maker of plain SGD."""
+    return lambda parameters: torch.optim.SGD(parameters, lr=lr, **more)
+
+
+def classifier() -> nn.Module:
+    """A small net for inputs [b, 6], five classes."""
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(6, 7), nn.Tanh(), nn.Linear(7, 5)).double()
+
+
+def labelled(rank: int, step: int) -> tuple[Tensor, Tensor]:
+    """Random inputs [4, 6] and labels, new ones for each rank and step."""
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    inputs = torch.randn(4, 6, generator=generator).double() * (1 + rank)
+    return inputs, torch.randint(5, (4,), generator=generator)
+
+
+def scenario(
+    strategy: Strategy,
+    ranks_of_nodes: Sequence[int],
+    *,
+    steps: int,
+    epochs: int = 1,
+    model: Callable[[], nn.Module] | None = None,
+    data: Data | None = None,
+    optimizer: Optimizer | None = None,
+    **more: Any,
+) -> Scenario:
+    """A walk of `steps` steps an epoch on the classifier."""
+    problem = Problem(
+        name="classifier",
+        model=model or classifier,
+        data=data or labelled,
+        optimizer=optimizer or sgd(momentum=0.9),
+        criterion=more.pop("criterion", nn.CrossEntropyLoss),
+    )
+    return Scenario(
+        strategy_class=type(strategy),
+        config=strategy.config,
+        ranks_of_nodes=ranks_of_nodes,
+        problem=problem,
+        steps_per_epoch=steps,
+        epochs=epochs,
+        **more,
+    )
+
+
+def averaged_after(history: History) -> list[int]:
+    """The steps after which all models were averaged, of all epochs."""
+    return [step for record in history.records for step in record["averaged_after"]]

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from harness import Linear, constant, drive
-from periodic import averaged_after, scenario
+from harness import Linear, averaged_after, constant, drive, scenario
 from real_runs import entry  # pyright: ignore[reportMissingImports] (another folder of tests)
 from torch import Tensor
 

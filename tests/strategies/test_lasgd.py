@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from harness import Linear, Mean, Trace, constant, drive
-from periodic import scenario
+from harness import Linear, Mean, Trace, constant, drive, scenario
 from torch import Tensor
 
 from daso_bench.runner.communication.link_costs import Network

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from harness import Linear, Mean, constant, drive
-from periodic import averaged_after, classifier, scenario, sgd
+from harness import Linear, Mean, averaged_after, classifier, constant, drive, scenario, sgd
 from real_runs import entry  # pyright: ignore[reportMissingImports] (another folder of tests)
 from runs import config, strategy_class  # pyright: ignore[reportMissingImports] (another folder of tests)
 from torch import Tensor, nn

@@ -105,13 +105,8 @@ def test_a_broadcast_begins_with_its_source(clock: FakeTime):
         assert clock.now == 1055 * MS, "who comes when all is over waits for nothing"
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A rank comes to an operation at this time."""
-
-    at: int
-    rank: int
-    number: int
+Entry = tuple[int, int, int]
+"""When which rank comes to which operation."""
 
 
 @dataclass(frozen=True)
@@ -173,8 +168,8 @@ def script(topology: Topology, seed: int, steps: int = 50) -> tuple[list[Step], 
                 at += 1
             taken.add(at)
             clocks[member] = at
-            entries.append(Entry(at, member, number))
-    return made, sorted(entries, key=lambda entry: entry.at)
+            entries.append((at, member, number))
+    return made, sorted(entries)
 
 
 def ends_in_virtual_time(
@@ -185,10 +180,10 @@ def ends_in_virtual_time(
 
     def body(rank: int) -> None:
         comm = SimulatedCommunicator(simulator, rank)
-        for entry in entries:
-            if entry.rank == rank:
-                simulator.advance(rank, entry.at - simulator.now)
-                works[entry.number] = steps[entry.number].start(comm, entry.number)
+        for at, member, number in entries:
+            if member == rank:
+                simulator.advance(rank, at - simulator.now)
+                works[number] = steps[number].start(comm, number)
 
     simulator.run(body)
     ends: list[int | None] = []
@@ -213,11 +208,11 @@ def test_operations_end_when_they_end_in_virtual_time(clock: FakeTime, nodes: tu
     steps, entries = script(topology, seed)
     held: dict[int, Held] = {}
     with opened(nodes, links) as ranks:
-        for entry in entries:
-            step, clock.now = steps[entry.number], entry.at
+        for at, rank, number in entries:
+            step, clock.now = steps[number], at
             channel = "messages" if step.verb == "send" else step.channel
-            held[entry.number] = ranks[entry.rank].enter(
-                step.verb, channel, step.members, 4 * step.numel, entry.rank, step.source
+            held[number] = ranks[rank].enter(
+                step.verb, channel, step.members, 4 * step.numel, rank, step.source
             )
         ends = [held[number].end_ns() for number in range(len(steps))]
     assert None not in ends

@@ -8,6 +8,7 @@ import pytest
 from runs import AsksAt, Awkward, Blobs, Dies, config, dies_after, evaluations
 
 from daso_bench.runner.communication.link_costs import AlphaBeta
+from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.records import target_crossing
 from daso_bench.runner.records.json_lines import surviving
 from daso_bench.runner.simulation.simulated_world import Recorded, SimulatedRun, simulate
@@ -23,6 +24,12 @@ def run(strategy: str = "sgp", slow_rank: int = 1, **keys: Any) -> SimulatedRun:
         network=SLOW,
         step_time=lambda rank, n: 2_000_000 * (2 if rank == slow_rank else 1),
     )
+
+
+def saved(cfg: RunConfig, folder: Path, **more: Any) -> SimulatedRun:
+    """A run with checkpoints, whose steps all take the same time."""
+    step_time = {"step_time": lambda rank, n: 2_000_000}
+    return simulate(cfg, cfg.dataset.load(), checkpoints=folder, **step_time, **more)
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "sgp"])
@@ -59,16 +66,12 @@ def test_a_checkpoint_judges_what_waits_and_a_resumed_run_goes_on_alike(
                 noted.append(self.context.metrics.rows)
             return super().run()
 
-    def once(folder: Path, **more: Any) -> SimulatedRun:
-        step_time = {"step_time": lambda rank, n: 2_000_000}
-        return simulate(cfg, cfg.dataset.load(), checkpoints=folder, **step_time, **more)
-
-    whole = evaluations(once(tmp_path / "whole"))
+    whole = evaluations(saved(cfg, tmp_path / "whole"))
     with pytest.raises(Dies):
-        once(tmp_path / "cut", loop=Kept)
-    saved = max(int(path.name.removeprefix("step_")) for path in (tmp_path / "cut").glob("step_*"))
-    after = evaluations(once(tmp_path / "cut", attempt=2))
-    kept = [row for row in noted[0] if row["kind"] == "evaluation" and row["step"] <= saved]
+        saved(cfg, tmp_path / "cut", loop=Kept)
+    last = max(int(path.name.removeprefix("step_")) for path in (tmp_path / "cut").glob("step_*"))
+    after = evaluations(saved(cfg, tmp_path / "cut", attempt=2))
+    kept = [row for row in noted[0] if row["kind"] == "evaluation" and row["step"] <= last]
     for mine, theirs in zip(kept + after, whole, strict=True):
         for name in ("step", "correct", "loss"):
             assert mine[name] == theirs[name], name
@@ -78,14 +81,9 @@ def test_a_checkpoint_judges_what_waits_and_a_resumed_run_goes_on_alike(
 def test_a_run_that_stops_where_an_evaluation_is_due_is_evaluated_after_its_resume(at: int, tmp_path: Path):
     """From steps 5 and 11 on, all ranks agree to stop at the end of an epoch, whose mark is passed there."""
     cfg = config("lasgd", dataset=Blobs(samples=96), epochs=3)
-
-    def once(**more: Any) -> SimulatedRun:
-        step_time = {"step_time": lambda rank, n: 2_000_000}
-        return simulate(cfg, cfg.dataset.load(), checkpoints=tmp_path, **step_time, **more)
-
-    asked = once(listeners=lambda rank: AsksAt(at if rank == 3 else 10**9))
+    asked = saved(cfg, tmp_path, listeners=lambda rank: AsksAt(at if rank == 3 else 10**9))
     assert {result.status for result in asked.results} == {"cancelled"}
-    again = once(attempt=2)
+    again = saved(cfg, tmp_path, attempt=2)
     assert {result.status for result in again.results} == {"finished"}
     rows = surviving([*asked.metrics.rows, *again.metrics.rows])
     assert [row["index"] for row in rows if row["kind"] == "evaluation"] == [0, 1, 2]
