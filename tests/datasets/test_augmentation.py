@@ -1,4 +1,4 @@
-"""Random changes: the same pixels for the same (seed, epoch, sample), whoever makes them, in any order."""
+"""What becomes of decoded pixels; random changes are the same for one (seed, epoch, sample), in any order."""
 
 import pickle
 from pathlib import Path
@@ -9,8 +9,7 @@ from PIL import Image
 
 from daso_bench.datasets.data import Split, training_batch
 from daso_bench.datasets.imagefolder import ImageFolder
-from daso_bench.datasets.shapes import Shapes
-from daso_bench.datasets.transforms import PAIR_RECIPES, RECIPES, epoch_key, pair_recipe, recipe
+from daso_bench.datasets.transforms import RECIPES, centre_crop, epoch_key, normalise, recipe
 
 SIDE = (16, 12)
 
@@ -82,17 +81,6 @@ def test_a_crop_has_a_black_border_of_at_most_four_pixels() -> None:
     assert (images > 0).sum((1, 2, 3)).equal(rows * columns), "what is left of the image is one block"
 
 
-def test_an_unknown_recipe_names_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"^dataset\.augment=rotate: must be one of none, flip, crop_flip, "):
-        recipe("rotate", SIDE)
-    with pytest.raises(
-        ValueError, match=r"^dataset\.augment=crop_flip: must be one of none, flip, scale_crop"
-    ):
-        pair_recipe("crop_flip", SIDE, (7, 8, 9), PAIR_RECIPES)
-    with pytest.raises(ValueError, match=r"^dataset\.augment=scale_crop_flip_jitter: must be one of none, "):
-        Shapes(augment="scale_crop_flip_jitter")
-
-
 @pytest.mark.parametrize("name", RECIPES)
 def test_images_on_disk_are_changed_alike_in_any_process(name: str, tmp_path: Path) -> None:
     """A folder data set keeps its changes when a loader's worker process gets a copy of it."""
@@ -117,3 +105,33 @@ def test_images_on_disk_are_changed_alike_in_any_process(name: str, tmp_path: Pa
     assert training_batch(copied, indices[:0], 1)[0].shape == (0, 3, 16, 16)
     plain = ImageFolder(root=str(tmp_path), resize=18, crop=16).load()
     assert torch.equal(data.test.batch(torch.tensor([0]))[0], plain.test.batch(torch.tensor([0]))[0])
+
+
+# ------------------------------------------------------------------ sizes, mean and standard deviation
+
+
+@pytest.mark.parametrize(("height", "width"), [(8, 8), (30, 50), (50, 30), (3, 200), (1, 1)])
+def test_any_size_becomes_one_size(height: int, width: int) -> None:
+    image = torch.full((3, height, width), 77, dtype=torch.uint8)
+    made = centre_crop(image, resize=10, crop=8)
+    assert (made.shape, made.dtype) == ((3, 8, 8), torch.uint8)
+    assert (made == 77).all()
+
+
+def test_the_centre_is_kept() -> None:
+    image = torch.zeros(1, 4, 12, dtype=torch.uint8)
+    image[:, :, 4:8] = 200
+    assert (centre_crop(image, resize=4, crop=4) == 200).all()
+
+
+def test_it_is_smoothed_before_it_is_made_smaller() -> None:
+    stripes = ((torch.arange(64) % 4 == 0) * 255).to(torch.uint8).expand(1, 64, 64)
+    small = centre_crop(stripes.contiguous(), resize=16, crop=16).double()
+    assert abs(small.mean() - 255 / 4) < 4  # without antialiasing every stripe would be missed
+
+
+def test_normalised_by_hand() -> None:
+    images = torch.tensor([0, 255, 51], dtype=torch.uint8).view(1, 3, 1, 1)
+    made = normalise(images, mean=(0.5, 0.5, 0.1), std=(0.25, 0.5, 0.2))
+    assert made.flatten().tolist() == pytest.approx([-2, 1, 0.5])
+    assert images.flatten().tolist() == [0, 255, 51]

@@ -209,18 +209,6 @@ def test_what_is_not_there_is_said_with_where_to_get_it(tmp_path: Path) -> None:
         small(tmp_path).load()
 
 
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ({"height": 0}, r"^dataset\.height=0: must be >= 1$"),
-        ({"mean": (0.5,)}, r"^dataset\.mean=\[0\.5\]: must be 3 numbers, one per channel on .* 0 to 1$"),
-    ],
-)
-def test_bad_values_are_refused(keys: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Cityscapes(**keys)
-
-
 def test_a_loaders_process_makes_the_same_changes_of_its_copy(tmp_path: Path) -> None:
     split = split_of(small(streets(tmp_path), augment="scale_crop_flip_jitter"), "train")
     indices = torch.arange(len(split))

@@ -8,9 +8,6 @@ import torch
 
 from daso_bench.datasets.data import Data, Split
 from daso_bench.datasets.dataset import Dataset, DatasetInfo
-from daso_bench.datasets.imagefolder import ImageFolder
-from daso_bench.datasets.mnist import MNIST
-from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.runner.cli.main import run
 from daso_bench.runner.config.load import dataset_of
 from daso_bench.strategies.errors import ConfigError
@@ -34,19 +31,6 @@ def test_all_but_load_has_a_default() -> None:
     )
     assert (least.about(), least.folder(), least.beside()) == (None, None, None)
     assert least.downloading() is least
-
-
-def test_what_is_made_of_a_data_set_lies_in_its_folder() -> None:
-    assert Synthetic().beside() is None
-    assert MNIST(root="a").beside() == Path("a/.daso-bench/mnist")
-    folder = ImageFolder(root="a")
-    assert folder.beside() == folder.manifest_file.with_suffix("")
-    assert folder.beside().parent == Path("a/.daso-bench")
-
-
-def test_only_what_can_be_fetched_is_fetched() -> None:
-    assert MNIST().downloading() == MNIST(download=True)
-    assert Synthetic().downloading() == Synthetic()
 
 
 class NoDataset:

@@ -206,8 +206,3 @@ def test_labels_that_would_be_scaled_blended_or_lossy_are_refused(tmp_path: Path
 def test_the_error_survives_the_way_out_of_a_worker_process() -> None:
     error = pickle.loads(pickle.dumps(BadImage("a.jpg", "empty")))
     assert (error.path, error.reason, str(error)) == ("a.jpg", "empty", "a.jpg: empty")
-
-
-def test_rules_out_of_range_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"dataset.channels=2: must be 1 \(grey\) or 3"):
-        PixelRules(channels=2)

@@ -10,9 +10,13 @@ from hypothesis import strategies as st
 from daso_bench.datasets.sampler import Sampler, evaluation_indices, split
 from daso_bench.datasets.stream_seeds import stream_seed
 
+Drawn = tuple[Sampler, tuple[float, ...] | None, int]
+"""A sampler, shares of a full batch, and the smallest piece of a short one."""
+
 
 @st.composite
-def samplers(draw: st.DrawFn) -> tuple[Sampler, tuple[float, ...] | None]:
+def joining(draw: st.DrawFn) -> Drawn:
+    """Samplers whose short batch joins the one before."""
     ranks = draw(st.integers(1, 8))
     sampler = Sampler(
         samples=draw(st.integers(ranks, 300)),
@@ -21,40 +25,53 @@ def samplers(draw: st.DrawFn) -> tuple[Sampler, tuple[float, ...] | None]:
         seed=draw(st.integers(0, 2**63 - 1)),
         piece_shift=draw(st.integers(0, 20)),
     )
-    equal = draw(st.booleans())
-    shares = None if equal else tuple(draw(st.lists(st.floats(0.01, 50), min_size=ranks, max_size=ranks)))
-    return sampler, shares
+    shares = st.none() | st.lists(st.floats(0.01, 50), min_size=ranks, max_size=ranks).map(tuple)
+    return sampler, draw(shares), 1
 
 
-def epoch_of(sampler: Sampler, epoch: int, shares: tuple[float, ...] | None = None) -> list[list[list[int]]]:
+@st.composite
+def keeping(draw: st.DrawFn) -> Drawn:
+    """Samplers that keep their short batch; the shares are whole numbers of samples."""
+    ranks, minimum = draw(st.integers(1, 6)), draw(st.integers(1, 4))
+    shares = tuple(draw(st.lists(st.integers(minimum, 40), min_size=ranks, max_size=ranks)))
+    samples = draw(st.integers(ranks, 300))
+    return Sampler(samples, sum(shares), ranks, 5, short_batch="keep"), shares, minimum
+
+
+def epoch_of(
+    sampler: Sampler, epoch: int, shares: tuple[float, ...] | None = None, minimum: int = 1
+) -> list[list[list[int]]]:
     """Indices by step and rank."""
     return [
-        [sampler.piece(epoch, batch, rank, shares).tolist() for rank in range(sampler.ranks)]
+        [sampler.piece(epoch, batch, rank, shares, minimum).tolist() for rank in range(sampler.ranks)]
         for batch in range(sampler.steps_per_epoch)
     ]
 
 
-@given(samplers(), st.integers(0, 5))
-def test_an_epoch_uses_every_sample_once_and_every_rank_has_some_in_every_step(
-    drawn: tuple[Sampler, tuple[float, ...] | None], epoch: int
-) -> None:
-    sampler, shares = drawn
-    steps = epoch_of(sampler, epoch, shares)
-    used = [index for step in steps for piece in step for index in piece]
-    assert sorted(used) == list(range(sampler.samples))
+@given(joining() | keeping(), st.integers(0, 5))
+def test_an_epoch_uses_every_sample_once_and_no_piece_is_too_small(drawn: Drawn, epoch: int) -> None:
+    sampler, shares, minimum = drawn
+    steps = epoch_of(sampler, epoch, shares, minimum)
+    assert sorted(index for step in steps for piece in step for index in piece) == list(
+        range(sampler.samples)
+    )
     assert sampler.left_out == 0
     for batch, step in enumerate(steps):
-        sizes = sampler.samples_of_rank(batch, shares)
+        sizes = sampler.samples_of_rank(batch, shares, minimum)
         assert [len(piece) for piece in step] == list(sizes)
         assert sum(sizes) == sampler.sizes(batch)
-        assert min(sizes) >= 1
+        if sampler.short_batch == "join":
+            assert min(sizes) >= 1
+        else:
+            assert all(size == 0 or size >= min(minimum, sum(sizes)) for size in sizes)
+            assert sum(sizes) < sampler.global_batch_size or sizes == shares
+    if sampler.short_batch == "keep":
+        assert len(steps) == -(-sampler.samples // sampler.global_batch_size)
 
 
-@given(samplers())
-def test_only_the_last_batch_differs_in_size_and_leaves_no_rank_with_one_sample(
-    drawn: tuple[Sampler, tuple[float, ...] | None],
-) -> None:
-    sampler, _ = drawn
+@given(joining())
+def test_only_the_last_batch_differs_in_size_and_leaves_no_rank_with_one_sample(drawn: Drawn) -> None:
+    sampler = drawn[0]
     sizes = [sampler.sizes(batch) for batch in range(sampler.steps_per_epoch)]
     assert all(size == sampler.global_batch_size for size in sizes[:-1])
     assert sizes[-1] < sampler.global_batch_size + 2 * sampler.ranks
@@ -160,41 +177,10 @@ def test_wrong_positions_are_refused() -> None:
         sampler.samples_of_rank(0, (1, 1, 1))
 
 
-@st.composite
-def kept(draw: st.DrawFn) -> tuple[Sampler, tuple[int, ...], int]:
-    """A sampler that keeps its short batch, whole shares of a full batch, the smallest piece."""
-    ranks, minimum = draw(st.integers(1, 6)), draw(st.integers(1, 4))
-    shares = tuple(draw(st.lists(st.integers(minimum, 40), min_size=ranks, max_size=ranks)))
-    samples = draw(st.integers(ranks, 300))
-    return Sampler(samples, sum(shares), ranks, 5, short_batch="keep"), shares, minimum
-
-
-@given(kept(), st.integers(0, 3))
-def test_a_kept_short_batch_leaves_an_exact_partition(
-    drawn: tuple[Sampler, tuple[int, ...], int], epoch: int
-) -> None:
+@given(keeping())
+def test_kept_global_batches_do_not_depend_on_shares(drawn: Drawn) -> None:
     sampler, shares, minimum = drawn
-    used: list[int] = []
-    for batch in range(sampler.steps_per_epoch):
-        sizes = sampler.samples_of_rank(batch, shares, minimum)
-        pieces = [
-            sampler.piece(epoch, batch, rank, shares, minimum).tolist() for rank in range(sampler.ranks)
-        ]
-        assert [len(piece) for piece in pieces] == list(sizes)
-        assert all(size == 0 or size >= min(minimum, sum(sizes)) for size in sizes)
-        if sum(sizes) == sampler.global_batch_size:
-            assert sizes == shares
-        used += [index for piece in pieces for index in piece]
-    assert sampler.left_out == 0
-    assert len(used) == len(set(used)) == sampler.samples
-    assert sampler.steps_per_epoch == -(-sampler.samples // sampler.global_batch_size)
-
-
-@given(kept(), kept())
-def test_kept_global_batches_do_not_depend_on_shares(
-    drawn: tuple[Sampler, tuple[int, ...], int], other: tuple[Sampler, tuple[int, ...], int]
-) -> None:
-    sampler, shares, minimum = drawn
+    assert shares is not None
     alone = Sampler(sampler.samples, sampler.global_batch_size, 1, 5, short_batch="keep")
     assert alone.steps_per_epoch == sampler.steps_per_epoch
     for batch in range(sampler.steps_per_epoch):

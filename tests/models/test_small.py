@@ -1,15 +1,16 @@
-"""The small models: shapes, sizes, gradients, and the seed that decides their weights."""
+"""Our own models: shapes, sizes, gradients, the seed that decides their weights, the ResNets for CIFAR."""
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from daso_bench.models.cifar_resnet import CifarResNet, ResidualBlock
 from daso_bench.models.small import MLP, SmallCNN, SmallFCN
 from daso_bench.models.spec import InputSpec, Model
 
 DIGITS, FASHION, COLOUR = InputSpec(1, 8, 8, 10), InputSpec(1, 28, 28, 10), InputSpec(3, 32, 32, 7)
-SHAPES = InputSpec(3, 32, 32, 5)
+SHAPES, CIFAR = InputSpec(3, 32, 32, 5), InputSpec(3, 32, 32, 10)
 MODELS = [
     MLP(),
     MLP(hidden=[]),
@@ -90,8 +91,50 @@ def test_the_global_seed_decides_the_weights(model: Model) -> None:
         (lambda: SmallCNN(norm="group"), r"model\.norm=group: must be one of none, batch"),
         (lambda: SmallFCN(channels=[8]), r"model\.channels=\[8\]: must name at least two widths"),
         (lambda: SmallFCN(channels=[8, 0]), r"model\.channels\[1\]=0: must be >= 1"),
+        *((lambda d=d: CifarResNet(depth=d), rf"model\.depth={d}: must be 6n \+ 2.*") for d in (2, 18, 51)),
     ],
 )
 def test_wrong_values_are_refused(make: type[MLP], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):
         make()
+
+
+# ------------------------------------------------------------------ the ResNets for CIFAR
+
+
+@pytest.mark.parametrize(("depth", "million"), [(20, 0.27), (32, 0.46), (44, 0.66), (56, 0.85), (110, 1.7)])
+def test_parameters_are_those_of_the_papers_table(depth: int, million: float):
+    """Table 6 of He et al. 2016, rounded as there."""
+    assert parameters(CifarResNet(depth=depth).build(CIFAR)) / 1e6 == pytest.approx(million, abs=0.035)
+
+
+def test_parameters_of_a_resnet_by_hand():
+    blocks = (3 * 2 * 9 * 16 * 16) + (9 * 16 * 32 + 5 * 9 * 32 * 32) + (9 * 32 * 64 + 5 * 9 * 64 * 64)
+    norms = 2 * (16 + 6 * 16 + 6 * 32 + 6 * 64)
+    assert parameters(CifarResNet(depth=20).build(CIFAR)) == 9 * 3 * 16 + blocks + norms + 650 == 269_722
+
+
+def test_a_shortcut_takes_every_second_pixel_and_adds_channels_of_zero():
+    block = ResidualBlock(16, 32, stride=2).eval()
+    nn.init.zeros_(block.norm2.weight)
+    images = torch.rand(2, 16, 5, 4)
+    out = block(images)
+    assert out.shape == (2, 32, 3, 2)
+    assert torch.equal(out[:, 8:24], images[:, :, ::2, ::2])
+    assert out[:, :8].abs().max() == out[:, 24:].abs().max() == 0
+
+
+@pytest.mark.parametrize("zero", [True, False])
+def test_the_last_norm_of_each_block_starts_at_zero_if_asked(zero: bool):
+    built = CifarResNet(zero_init_last=zero).build(CIFAR)
+    lasts = [module.norm2.weight for module in built.modules() if isinstance(module, ResidualBlock)]
+    assert len(lasts) == 9
+    assert all(bool((weight == (0 if zero else 1)).all()) for weight in lasts)
+
+
+def test_grey_images_of_other_sizes_get_logits_and_every_parameter_a_gradient():
+    built = CifarResNet(depth=8, zero_init_last=False).build(InputSpec(1, 28, 20, 7))
+    logits = built(torch.randn(3, 1, 28, 20))
+    assert logits.shape == (3, 7)
+    logits.sum().backward()
+    assert all(parameter.grad is not None for parameter in built.parameters())

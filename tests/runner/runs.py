@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -227,6 +228,26 @@ def dies_after(step: int) -> type[Trainer]:
             super().step()
 
     return Mortal
+
+
+def whole_and_resumed(
+    run: Callable[..., SimulatedRun], folder: Path, step: int
+) -> tuple[SimulatedRun, SimulatedRun]:
+    """A run to its end, and one that is broken off after `step` steps and resumed. `run`: as `simulate`."""
+    whole = run(checkpoints=folder / "whole")
+    try:
+        run(checkpoints=folder / "broken", loop=dies_after(step))
+    except Dies:
+        return whole, run(checkpoints=folder / "broken", attempt=2)
+    raise AssertionError(f"it ended before step {step}")
+
+
+def assert_same_models(run: SimulatedRun, other: SimulatedRun) -> None:
+    """Every rank's parameters and buffers have the same bits."""
+    for mine, theirs in zip(run.contexts, other.contexts, strict=True):
+        state = theirs.replica.model.state_dict()
+        for name, value in mine.replica.model.state_dict().items():
+            assert torch.equal(value, state[name]), name
 
 
 __all__ = ["MLP", "Awkward", "Blobs", "Dies", "Raises", "SmallCNN", "config", "dies_after", "evaluations"]

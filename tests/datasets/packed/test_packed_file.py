@@ -7,10 +7,8 @@ import os
 import resource
 import zlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -126,22 +124,6 @@ def test_a_record_that_does_not_fit_is_refused_and_leaves_no_file(
     with pytest.raises(ValueError, match=message):
         write()
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("call", ["will_need", "read", "read_each"])
-def test_calls_of_a_file_that_is_held_wait(make_packed: MakePacked, call: str) -> None:
-    with Packed(make_packed(90)) as packed, ThreadPoolExecutor(1) as pool:
-        calls = {
-            "will_need": partial(packed.will_need, 3, 1),
-            "read": partial(packed.read, 3, 1, memoryview(bytearray(12))),
-            "read_each": partial(packed.read_each, [3], [memoryview(bytearray(12))]),
-        }
-        packed.hold(True)
-        waiting = pool.submit(calls[call])
-        with pytest.raises(TimeoutError):
-            waiting.result(0.05)
-        packed.hold(False)
-        waiting.result(20)
 
 
 def no_disk(descriptor: int, into: object, offset: int) -> int:

@@ -1,4 +1,4 @@
-"""The contract passes for what keeps it, and says what is wrong with what does not."""
+"""The contract, and virtual time against gloo: what keeps them passes, and what does not is told."""
 
 import re
 
@@ -6,12 +6,14 @@ import pytest
 from plugins import (
     Alone,
     Averager,
+    CallsMoreOverGloo,
     CopiesLackBuffers,
     CopiesOwnBuffers,
     ForgetsBadEpochs,
     ForgetsState,
     ForgetsStopRequests,
     ForgetsTheEnd,
+    HangsOverGloo,
     IgnoresStopRequests,
     LeavesTraces,
     MeetsAnywhere,
@@ -20,14 +22,17 @@ from plugins import (
     NoOverlap,
     OneBucket,
     OtherOrderAfterResume,
+    OtherOverGloo,
     OtherSizes,
     OwnBuffers,
     Raises,
     TellsOneRank,
 )
 
-from daso_bench.runner.conformance.checks import Candidate, CheckResult, RanksOfNodes
+from daso_bench.runner.conformance.checks import Candidate, CheckResult, Failed, RanksOfNodes
 from daso_bench.runner.conformance.kit import CONTRACT, CONTRACT_CHECKS, attempt
+from daso_bench.runner.conformance.real_processes import as_in_virtual_time
+from daso_bench.strategies.daso import DASO
 
 # Tried on two nodes of two ranks here; others on two ranks.
 WIDE = ("one model", "sync points", "time")
@@ -124,3 +129,28 @@ def test_a_deadlock_is_told_with_who_waits_for_what():
         "Deadlock: no rank can go on: rank 0 waits in barrier over (0, 1) for ranks [1]; "
         "rank 1 waits in all_reduce over (0, 1) for ranks [0]"
     )
+
+
+# ------------------------------------------------------------------ over gloo
+
+
+def test_the_same_run_over_gloo():
+    """Of a plug-in it is tested in `test_check_command.py`."""
+    assert as_in_virtual_time(plugin(DASO), (1, 1)) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        (OtherOverGloo, r"fp32 over gloo: rank 0, after step 8: scale\[0\] is .*, must be .*"),
+        (
+            CallsMoreOverGloo,
+            r"fp32 over gloo: rank 0, step 8: barrier on control .* is called 1 times, must be 0",
+        ),
+        (HangsOverGloo, r"over gloo: .*rank 1.*no memory left.*"),
+    ],
+)
+def test_a_difference_to_virtual_time_is_told(kind: type, sentence: str):
+    with pytest.raises(Failed) as caught:
+        as_in_virtual_time(plugin(kind), (1, 1))
+    assert re.match(sentence, str(caught.value)), caught.value

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
+from harness import Linear, Mean  # pyright: ignore[reportMissingImports] (another folder of tests)
 from plugins import Averager
-from torch import Tensor, nn
 
 from daso_bench.runner.communication.link_costs import AlphaBeta
 from daso_bench.runner.conformance import trial
@@ -25,28 +25,14 @@ from daso_bench.strategies.ddp import DDP
 
 LINEAR = Problem(
     name="linear",
-    model=lambda: _Linear(),
+    model=lambda: Linear(torch.zeros(1, dtype=torch.float64)),
     data=lambda rank, step: (
         torch.full((rank + 1, 1), float(step), dtype=torch.float64),
         torch.zeros(rank + 1),
     ),
-    criterion=lambda: _Mean(),
+    criterion=Mean,
     optimizer=lambda stepped: torch.optim.SGD(stepped, lr=1.0),
 )
-
-
-class _Linear(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.zeros(1, dtype=torch.float64))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return inputs @ self.w
-
-
-class _Mean(nn.Module):
-    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return outputs.mean()
 
 
 def scenario(kind: type = DDP, **changes: Any) -> Scenario:

@@ -28,7 +28,7 @@ def rows(run: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
 
 
 def test_a_run_is_like_any_other_and_says_what_it_is(capsys: pytest.CaptureFixture[str]):
-    assert code_of(*SMALL, "strategy=daso", "train.epochs=4") == 0
+    assert code_of(*SMALL, "strategy=daso", "train.epochs=3") == 0
     (run,) = runs()
     status = read_json(run / "status.json")
     assert (status["status"], status["timing"]["valid"]) == ("finished", True)
@@ -38,15 +38,6 @@ def test_a_run_is_like_any_other_and_says_what_it_is(capsys: pytest.CaptureFixtu
     assert rows(run)[0]["world"] == "simulated"
     assert len(list((run / "ranks").glob("*.jsonl"))) == 4
     assert "simulated" in capsys.readouterr().out
-    assert code_of("report", "results/runs", "--output", "report") == 0
-    page = Path("report/index.html").read_text()
-    assert "simulated: real gradients, the time of a modelled cluster" in page
-    assert "over 2×2 V100 at 10 Gbit/s" in page
-    figures = list(Path("report").glob("*.svg"))
-    assert figures
-    assert all(
-        "<!-- simulated, ratios on emulated clusters off by " in figure.read_text() for figure in figures
-    ), "a figure travels without its page"
 
 
 def test_a_lost_node_ends_the_run_and_a_resume_finishes_it(capfd: pytest.CaptureFixture[str]):

@@ -1,16 +1,17 @@
 """Gradients of many ranks in one stack: the same numbers, and the same bits whoever is computed with whom."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from runs import MLP, Awkward, Dies, SmallCNN, config, dies_after
+from runs import MLP, Awkward, SmallCNN, assert_same_models, config, whole_and_resumed
 from torch import Tensor, nn
 
 from daso_bench.models.spec import InputSpec
 from daso_bench.runner.communication.link_costs import AlphaBeta
-from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
+from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.runner.simulation.stacked_gradients import FEWEST, GradientPool, Pending, stackable
 
 SPEC = InputSpec(1, 4, 4, 4)
@@ -139,21 +140,13 @@ def test_runs_of_many_ranks_resume_bit_for_bit(tmp_path: Path, strategy: str):
         checkpoint_every_samples=160,
         eval_every_samples=64,
     )
-
-    def run(folder: str, **more: Any) -> SimulatedRun:
-        return simulate(
-            cfg,
-            cfg.dataset.load(),
-            network=AlphaBeta(inter_latency_s=0.002),
-            step_time=lambda rank, n: 1_000_000 * (rank + 1) + 10_000 * n,
-            checkpoints=tmp_path / folder,
-            **more,
-        )
-
-    whole = run("whole")
-    with pytest.raises(Dies):
-        run("broken", loop=dies_after(7))
-    resumed = run("broken", attempt=2)
+    run = partial(
+        simulate,
+        cfg,
+        cfg.dataset.load(),
+        network=AlphaBeta(inter_latency_s=0.002),
+        step_time=lambda rank, n: 1_000_000 * (rank + 1) + 10_000 * n,
+    )
+    whole, resumed = whole_and_resumed(run, tmp_path, 7)
     assert resumed.metrics.rows[0]["resumed_from"] == "step_0000000005"
-    for step, other in zip(whole.contexts, resumed.contexts, strict=True):
-        assert torch.equal(step.replica.flat(), other.replica.flat())
+    assert_same_models(whole, resumed)

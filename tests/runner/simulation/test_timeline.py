@@ -3,12 +3,13 @@
 import dataclasses
 import itertools
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from runs import Awkward, Dies, config, dies_after
+from runs import Awkward, config, whole_and_resumed
 
 from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.runner.communication.link_costs import AlphaBeta, Network
@@ -296,10 +297,7 @@ def test_a_group_counts_for_its_widest_link_and_a_message_for_the_widest_there_i
 def test_a_resumed_run_has_stood_still_as_long(tmp_path: Path):
     cfg = config("hsgd", model=Awkward(), checkpoint_every_samples=128)
     data, slow = cfg.dataset.load(), AlphaBeta(inter_latency_s=0.001, inter_bytes_per_s=1e6)
-    whole = simulate(cfg, data, network=slow, checkpoints=tmp_path / "whole")
-    with pytest.raises(Dies):
-        simulate(cfg, data, network=slow, checkpoints=tmp_path / "broken", loop=dies_after(14))
-    resumed = simulate(cfg, data, network=slow, checkpoints=tmp_path / "broken", attempt=2)
+    whole, resumed = whole_and_resumed(partial(simulate, cfg, data, network=slow), tmp_path, 14)
     blocked, wanted = (done.results[0].summary["blocked_s"] for done in (resumed, whole))
     assert blocked == pytest.approx(wanted, rel=1e-9)
     assert sum(wanted.values()) > 0

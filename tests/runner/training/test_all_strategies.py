@@ -6,13 +6,24 @@ see tests/conformance, which holds every strategy to the contract and to its Num
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from harness import Linear, drive  # pyright: ignore[reportMissingImports] (on the path by conftest.py)
-from runs import NAMES, PERIODS, Awkward, Blobs, Dies, config, dies_after, evaluations, strategy_class
+from runs import (
+    NAMES,
+    PERIODS,
+    Awkward,
+    Blobs,
+    assert_same_models,
+    config,
+    evaluations,
+    strategy_class,
+    whole_and_resumed,
+)
 from torch import Tensor
 
 from daso_bench.models.spec import InputSpec
@@ -20,7 +31,6 @@ from daso_bench.runner.config.optimizers import SGD
 from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
 from daso_bench.runner.training import checkpoint
 from daso_bench.runner.training.evaluation import score
-from daso_bench.runner.training.trainer import Trainer
 from daso_bench.strategies.errors import ConfigError
 
 # Each rank takes steps of its own number.
@@ -29,14 +39,12 @@ INDEPENDENT = {"lasgd"}
 
 def run(name: str, *, more: dict[str, Any] | None = None, **keys: Any) -> SimulatedRun:
     """A short run in virtual time on ranks of uneven speed; skipped where it is refused."""
-    loop, folder = keys.pop("loop", Trainer), keys.pop("checkpoints", None)
+    given = {key: keys.pop(key) for key in ("loop", "checkpoints", "attempt") if key in keys}
     try:
         cfg = config(name, keys={**PERIODS.get(name, {}), **(more or {})}, **keys)
     except ConfigError as error:
         pytest.skip(f"refused: {error}")
-    return simulate(
-        cfg, cfg.dataset.load(), step_time=lambda r, n: (r + 2) * 1000, loop=loop, checkpoints=folder
-    )
+    return simulate(cfg, cfg.dataset.load(), step_time=lambda r, n: (r + 2) * 1000, **given)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -78,10 +86,7 @@ def test_a24_a_restart_changes_nothing(name: str, tmp_path: Path):
     """Periods, phases, momenta, and what was in flight: the run goes on as if it had never died."""
     keys: dict[str, Any] = dict(model=Awkward(), epochs=5, checkpoint_every_samples=16 * 7)
     keys["eval_every_samples"] = 40
-    whole = run(name, **keys, checkpoints=tmp_path / "whole")
-    with pytest.raises(Dies):
-        run(name, **keys, checkpoints=tmp_path / "cut", loop=dies_after(15))
-    resumed = run(name, **keys, checkpoints=tmp_path / "cut")
+    whole, resumed = whole_and_resumed(partial(run, name, **keys), tmp_path, 15)
     first = 14
     start = resumed.metrics.rows[0]
     assert (start["step"], start["resumed_from"]) == (first, "step_0000000014")
@@ -94,9 +99,8 @@ def test_a24_a_restart_changes_nothing(name: str, tmp_path: Path):
         for done in (resumed, whole)
     )
     assert judged == judged_of_whole
+    assert_same_models(resumed, whole)
     for mine, theirs in zip(resumed.contexts, whole.contexts, strict=True):
-        assert torch.equal(mine.replica.flat(), theirs.replica.flat())
-        assert torch.equal(mine.replica.buffers.pack(), theirs.replica.buffers.pack())
         for verb, count in theirs.comm.traffic.verbs.items():
             if not verb.startswith("control"):
                 assert mine.comm.traffic.verbs[verb] == count, verb

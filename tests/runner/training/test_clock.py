@@ -1,9 +1,16 @@
-"""Segments cover the process, parts the training; waiting is told from transfer."""
+"""Segments cover the process, parts the training; waiting is told from transfer, and data that take long."""
+
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from daso_bench.runner.communication.traffic import Traffic
+from daso_bench.runner.config.launchers import LauncherConfig, LocalConfig, SimulatedConfig
 from daso_bench.runner.training.clock import Clock
+from daso_bench.runner.training.context import TrainContext
+from daso_bench.runner.training.state import Account
+from daso_bench.runner.training.time_accounting import TimeAccounting
 from daso_bench.strategies.topology import Topology
 
 
@@ -152,3 +159,38 @@ def test_what_is_told_of_training_takes_none_of_its_time(hands: Hands, traffic: 
     assert clock.segments["train"] == 152, "what the device still computes is training"
     assert clock.end_interval().compute == 150
     assert sum(clock.closed().values()) == hands.time == 182
+
+
+# ------------------------------------------------------------------ input-bound runs
+
+
+BOUND = "input-bound: more than 10% of training time for data"
+
+
+@pytest.mark.parametrize(
+    ("launcher", "data_ns", "waited_s", "labels"),
+    [
+        (LocalConfig(), 10**9, None, []),
+        (LocalConfig(), 10**9 + 1, None, [f"{BOUND} (launcher.loader_workers)"]),
+        (SimulatedConfig(), 4 * 10**9, None, [f"{BOUND} (cluster.device)"]),
+        (LocalConfig(network="modelled"), 4 * 10**9, None, [f"{BOUND} (cluster.device)"]),
+        (
+            LocalConfig(),
+            4 * 10**9,
+            6.0,
+            [f"{BOUND} (75% of it waiting for the reader, the rest work of the rank)"],
+        ),
+    ],
+    ids=["little", "real", "virtual", "emulated", "reader"],
+)
+def test_input_bound(launcher: LauncherConfig, data_ns: int, waited_s: float | None, labels: list[str]):
+    """A run of two ranks and 10 s; waited_s: by both together, None without a reader."""
+    context = SimpleNamespace(
+        config=SimpleNamespace(launcher=launcher),
+        state=SimpleNamespace(account=Account()),
+        comm=SimpleNamespace(topology=SimpleNamespace(ranks=2)),
+    )
+    accounting = TimeAccounting(cast(TrainContext, context))
+    accounting.account.parts_ns.update(compute=10**10 - data_ns, data=data_ns)
+    reader: dict[str, Any] = {} if waited_s is None else {"reader": {"waited_s": waited_s}}
+    assert accounting._input_bound(reader) == labels

@@ -1,6 +1,7 @@
-"""What is wrong with files is told in a sentence, not by a traceback."""
+"""What is wrong with files is told in a sentence, not by a traceback; what of them was in the page cache."""
 
 import dataclasses
+import os
 import shlex
 from pathlib import Path
 
@@ -11,16 +12,22 @@ from pictures import cats_and_dogs  # pyright: ignore[reportMissingImports] (ano
 from daso_bench.datasets.atomic_files import BadFile
 from daso_bench.datasets.imagefolder import ImageFolder
 from daso_bench.datasets.pixels import BadImage
+from daso_bench.datasets.verification import SAMPLED
 from daso_bench.runner.cli.main import run
 from daso_bench.runner.config.load import data_of
+from daso_bench.runner.machine.page_cache import drop
+from daso_bench.runner.records.json_lines import read_records
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.training.data_errors import data_errors, file_errors
 from daso_bench.strategies.errors import ConfigError, MachineError
 
-RUN = (
+IMAGES = (
     *("dataset=imagefolder", "dataset.root=imgs", "dataset.resize=8", "dataset.crop=8", "model=mlp"),
-    *("launcher=simulated", "cluster=ethernet_1g", "cluster.nodes=2", "cluster.ranks_per_node=1"),
     *("train.global_batch_size=8", "train.epochs=1"),
+)
+RUN = (
+    *IMAGES,
+    *("launcher=simulated", "cluster=ethernet_1g", "cluster.nodes=2", "cluster.ranks_per_node=1"),
 )
 
 
@@ -110,3 +117,34 @@ def test_a_value_error_is_the_users_only_where_nothing_but_the_data_sets_code_ru
     with pytest.raises(ValueError, match="a fault of ours") as raised, file_errors(dataset):
         raise ValueError("a fault of ours")
     assert not isinstance(raised.value, ConfigError)
+
+
+# ------------------------------------------------------------------ the page cache
+
+
+UNCHECKED = (
+    *IMAGES,
+    *("dataset.check=none", "dataset.std=[0.2,0.2,0.2]", "dataset.holdout=0.2"),
+    *("cluster.nodes=1", "cluster.ranks_per_node=2"),
+)
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="the system does not tell")
+def test_the_start_row_has_the_share_of_files_in_the_cache_in_real_time_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cats_and_dogs(tmp_path / "imgs", 80)
+
+    def recorded(study: str, *words: str) -> float | None:
+        assert run([*UNCHECKED, *words, f"study.name={study}"]) == 0
+        (folder,) = (tmp_path / "results" / study).glob("*-s0-*")
+        (start,) = [row for row in read_records(folder / "metrics.jsonl").rows if row["kind"] == "start"]
+        return start.get("still_cached")
+
+    assert recorded("virtual", "launcher=simulated", "cluster=ethernet_1g") is None
+    assert recorded("warm", "launcher=local", "cluster=laptop") == 1
+    for path in tmp_path.glob("imgs/*/*.png"):
+        drop(path)
+    # The check of the data set before a run reads some of the files again; not all of them are trained on.
+    assert recorded("cold", "launcher=local", "cluster=laptop") == pytest.approx(SAMPLED / 160, abs=0.1)

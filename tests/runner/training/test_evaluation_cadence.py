@@ -27,7 +27,7 @@ from daso_bench.strategies.base import AsynchronousStrategy
 EPOCH, EPOCHS, BATCH = 96, 4, 16
 NEVER = 10**9
 OFTEN = EPOCH // 4
-CADENCES = [(OFTEN, "inline"), (OFTEN, "deferred"), *((every, "auto") for every in (OFTEN, EPOCH, 4 * EPOCH))]
+CADENCES = [(OFTEN, "inline"), (OFTEN, "deferred"), (EPOCH, "auto"), (4 * EPOCH, "auto")]
 NETWORK = AlphaBeta(intra_latency_s=2e-4, inter_latency_s=1e-3)
 MS = 1_000_000
 

@@ -1,4 +1,4 @@
-"""On a real GPU, where there is one: the same training as on the CPU, in every way of computing."""
+"""On real GPUs: the same training as on the CPU, in every way of computing, and over NCCL between two."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from gpu_runs import Arm, arms, run_of
 from real_runs import assert_close, final_model, finished, launch
-from runs import SmallCNN, config
+from runs import NAMES, SmallCNN, config
 
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig
 from daso_bench.runner.config.run_config import RunConfig
@@ -61,14 +62,6 @@ def test_one_rank_trains_what_a_cpu_trains(tmp_path: Path, train: dict[str, Any]
     assert sum(parts.values()) == pytest.approx(summary["train_s"], rel=0.01)
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "daso", "lasgd", "sgp", "hsgd"])
-def test_ranks_that_share_a_gpu_are_joined_by_gloo(tmp_path: Path, strategy: str):
-    _, directory, summary = on_gpu(tmp_path, (1, 1), strategy)
-    assert summary["steps"] > 0
-    assert read_json(directory.path / "environment.json")["backend"] == "gloo"
-    assert "2 ranks share a GPU, joined by gloo" in directory.status()["timing"]["reasons"]
-
-
 def test_sharing_a_gpu_has_to_be_asked_for(tmp_path: Path):
     cfg, directory = made(tmp_path, (2,))
     _, outcome = launch(cfg, directory)
@@ -106,3 +99,53 @@ def test_a_run_goes_on_from_a_checkpoint_as_if_it_had_never_stopped(
     whole, cut = models
     for name, value in whole.items():
         assert torch.allclose(cut[name], value, atol=1e-6), name
+
+
+# ------------------------------------------------------------------ NCCL between two GPUs
+
+needs_two = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+NODES = [(2,), (1, 1)]
+"""Ranks of each node: two GPUs within one, and between two."""
+SYNCHRONOUS = ["ddp", "hsgd", "placebo"]
+"""Strategies that train what one process trains, however long their ranks take."""
+WAYS = [arm for arm in arms() if arm.name.startswith("ddp_")]
+
+
+def over_nccl(cfg: RunConfig, tmp_path: Path, nodes: tuple[int, ...]) -> tuple[RunDirectory, Any]:
+    """The directory and the summary of a run that finished on as many GPUs."""
+    device = DeviceConfig(kind=("cuda",))
+    cfg = replace(cfg, cluster=ClusterConfig(nodes=len(nodes), ranks_per_node=nodes, device=device))
+    directory, summary = finished(replace(cfg, results_dir=tmp_path))
+    environment = read_json(directory.path / "environment.json")
+    assert environment["backend"] == "nccl"
+    assert len({row["device"] for row in environment["ranks"]}) == sum(nodes), "a GPU of its own for each"
+    return directory, summary
+
+
+@needs_two
+@pytest.mark.parametrize("nodes", NODES)
+@pytest.mark.parametrize("strategy", SYNCHRONOUS)
+def test_sums_over_nccl_train_what_a_cpu_trains(tmp_path: Path, strategy: str, nodes: tuple[int, ...]):
+    cfg = config(strategy, ranks=list(nodes), model=SmallCNN(channels=[8, 16]), epochs=3, results=tmp_path)
+    directory, summary = over_nccl(cfg, tmp_path, nodes)
+    theirs = simulate(cfg, cfg.dataset.load()).contexts[0].replica.model.state_dict()
+    assert_close(final_model(directory), theirs, 1e-4)
+    parts = summary["parts_s"]
+    assert parts["compute"] > 0, "events tell how long the devices computed"
+    assert sum(parts.values()) == pytest.approx(summary["train_s"], rel=0.2)
+
+
+@needs_two
+@pytest.mark.parametrize("nodes", NODES)
+@pytest.mark.parametrize("strategy", sorted({*NAMES} - {*SYNCHRONOUS}))
+def test_every_other_strategy_learns_over_nccl(tmp_path: Path, strategy: str, nodes: tuple[int, ...]):
+    arm = next(arm for arm in arms() if arm.name == strategy)
+    _, summary = over_nccl(run_of(arm, ClusterConfig(nodes=1), 40), tmp_path, nodes)
+    assert summary["final_accuracy"] > 0.5
+
+
+@needs_two
+@pytest.mark.parametrize("arm", WAYS, ids=lambda arm: arm.name)
+def test_other_ways_to_sum_learn_over_nccl(tmp_path: Path, arm: Arm):
+    _, summary = over_nccl(run_of(arm, ClusterConfig(nodes=1), 40), tmp_path, (1, 1))
+    assert summary["final_accuracy"] > 0.5

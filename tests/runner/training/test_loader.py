@@ -1,7 +1,8 @@
-"""Batches made ahead of time are those made on demand; worker processes pause, and end with their rank."""
+"""Batches made ahead are those made on demand, in shared memory too; workers pause and end with a rank."""
 
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
 import time
@@ -10,19 +11,26 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from real_runs import alive, finished, history
 from runs import Blobs, config
+from streets import streets  # pyright: ignore[reportMissingImports] (another folder of tests)
 from torch import Tensor
 
-from daso_bench.datasets.data import Split
+from daso_bench.datasets.cityscapes import Cityscapes
+from daso_bench.datasets.data import Compact, Split
+from daso_bench.datasets.image_files import ImageFiles, MaskedFiles
+from daso_bench.datasets.imagefolder import ImageFolder
 from daso_bench.datasets.pixels import BadImage
 from daso_bench.datasets.sampler import Sampler
 from daso_bench.datasets.transforms import recipe
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.training.batch_order import BatchOrder, GlobalOrder, IndependentOrder
-from daso_bench.runner.training.loader import Ahead, Loader
+from daso_bench.runner.training.loader import MARGIN, Ahead, BatchMemory, Loader
+from daso_bench.strategies.base import Shares
 from daso_bench.strategies.progress import Progress
 from daso_bench.strategies.topology import Topology
 
@@ -36,9 +44,10 @@ def samples() -> Split:
     )
 
 
-def global_order(rank: int = 0, ranks: int = 2) -> tuple[GlobalOrder, Progress]:
-    sampler = Sampler(SAMPLES, BATCH, ranks, seed=7)
-    return GlobalOrder(sampler, rank), Progress(EPOCHS, sampler.steps_per_epoch)
+def global_order(samples: int = SAMPLES, batch: int = BATCH) -> tuple[GlobalOrder, Progress]:
+    """Of rank 0 of two."""
+    sampler = Sampler(samples, batch, 2, seed=7)
+    return GlobalOrder(sampler, 0), Progress(EPOCHS, sampler.steps_per_epoch)
 
 
 def independent_order() -> tuple[IndependentOrder, Progress]:
@@ -230,6 +239,111 @@ def test_workers_change_no_bit_of_a_run(tmp_path: Path) -> None:
     steps = len(plain.dataset.load().train) // plain.train.global_batch_size
     assert steps > 2 * workers.launcher.prefetch_batches
     assert trained(workers) == result
+
+
+# ------------------------------------------------------------------ batches in shared memory
+
+
+@pytest.fixture
+def photographs(tmp_path: Path) -> ImageFiles:
+    """34 small JPEG files to train on."""
+    generator = np.random.default_rng(1)
+    for kind in ("a", "b"):
+        (tmp_path / "train" / kind).mkdir(parents=True)
+        for number in range(19):
+            pixels = generator.integers(0, 256, (20, 30, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "train" / kind / f"{number}.jpg")
+    dataset = ImageFolder(root=str(tmp_path), resize=18, crop=16, augment="resized_crop_flip", holdout=0.05)
+    dataset.prepare()
+    samples = dataset.load().train
+    assert isinstance(samples, ImageFiles)
+    assert len(samples) == 34
+    return samples
+
+
+def on_demand_and_ahead(samples: Any, change_at: int | None = None) -> list[list[tuple[Tensor, Tensor]]]:
+    """All batches of rank 0; from step `change_at` on it has three quarters of each."""
+
+    def loaded(order: GlobalOrder, progress: Progress, loader: Loader) -> list[tuple[Tensor, Tensor]]:
+        batches = []
+        for step in walk(order, progress, EPOCHS * progress.steps_per_epoch):
+            if step == change_at:
+                order.shares = Shares((6, 2))
+                loader.restart()
+            batches.append(loader.next(progress))
+        return batches
+
+    order, progress = global_order(len(samples), 8)
+    expected = loaded(order, progress, Loader(samples, order, 3))
+    order, progress = global_order(len(samples), 8)
+    with ahead(order, data=samples) as loader:
+        return [expected, loaded(order, progress, loader)]
+
+
+@pytest.mark.parametrize("change_at", [None, 5])
+def test_batches_are_those_made_on_demand_and_stay_so(
+    photographs: ImageFiles, change_at: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = []
+    next_batch = Ahead.next
+
+    def noted(self: Ahead, progress: Progress) -> Any:
+        images = next_batch(self, progress)
+        assert self._fetch.memory is not None
+        free.append(len(self._fetch.memory.free))
+        return images
+
+    monkeypatch.setattr(Ahead, "next", noted)
+    expected, ours = on_demand_and_ahead(photographs, change_at)
+    assert len({len(labels) for _, labels in expected}) >= 2, "the last batch is longer"
+    assert_same(ours, expected)
+    assert all(images.is_contiguous() for images, _ in ours)
+    assert free[:4] == [1] * 4, "slots come back: four of five are with the workers"
+
+
+@pytest.mark.parametrize("room", [1, 8], ids=["too small", "fits"])
+@pytest.mark.parametrize("masks", [False, True], ids=["labels", "masks"])
+def test_what_is_put_into_a_slot_comes_back_and_what_does_not_fit_is_pickled(room: int, masks: bool) -> None:
+    images = torch.randint(256, (5 + MARGIN, 3, 2, 2), dtype=torch.uint8)
+    targets = torch.randint(256, (5 + MARGIN, 2, 2), dtype=torch.uint8) if masks else torch.arange(5 + MARGIN)
+    memory = BatchMemory(2, 5, 12 + 4 * masks) if room > 1 else BatchMemory(2, 1, 1)
+    sent = pickle.loads(pickle.dumps(memory.put(1, images, targets)))
+    memory.put(0, torch.zeros_like(images), torch.zeros_like(targets))  # another slot
+    assert (sent[1] is None) == (room > 1)
+    pixels, labels = memory.get(1, sent)
+    assert torch.equal(pixels, images)
+    assert (labels.dtype, labels.tolist()) == (torch.int64, targets.tolist())
+
+
+def test_photographs_and_masks_go_through_the_slots(tmp_path: Path) -> None:
+    """What travels beside them is a few words, whatever the images' size; the rank has the same batches."""
+    streets(tmp_path, {"train": {"aachen": 12, "ulm": 12}, "val": {"lindau": 1}})
+    dataset = Cityscapes(root=str(tmp_path), height=64, width=96, augment="scale_crop_flip")
+    dataset.prepare()
+    samples = dataset.load().train
+    assert isinstance(samples, MaskedFiles)
+    assert isinstance(samples, Compact)
+    pixels, masks = samples.changed(torch.arange(3), 5)
+    assert samples.changed(torch.arange(0), 5)[1].dtype == torch.uint8
+    memory = BatchMemory(1, 3, pixels[0].numel() + samples.target_bytes)
+    assert len(pickle.dumps(memory.put(0, pixels, masks))) < 2000 < pixels.nbytes + masks.nbytes
+    expected, ours = on_demand_and_ahead(samples)
+    assert_same(ours, expected)
+    assert {labels.dtype for _, labels in [*ours, *expected]} == {torch.int64}
+
+
+def test_pinned_batches_are_finished_by_the_workers(photographs: ImageFiles) -> None:
+    order, progress = global_order(len(photographs), 8)
+    loader = Ahead(photographs, order, 3, workers=1, prefetch=1, pin=True)
+    loader._progress = progress
+    loader._share_memory()
+    assert loader._fetch.memory is None
+    loader._open.set()
+    place, _, batch = loader._fetch[next(iter(loader))]
+    assert place == (0, 0)
+    assert isinstance(batch, tuple)
+    assert isinstance(batch[0], torch.Tensor)
+    assert batch[0].dtype == torch.float32
 
 
 def test_an_epoch_of_independent_batches_has_as_many_samples_as_one_of_common_batches():

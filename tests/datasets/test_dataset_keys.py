@@ -1,0 +1,78 @@
+"""Keys of data sets that are refused, each with its value and what is allowed."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from daso_bench.datasets.cityscapes import Cityscapes
+from daso_bench.datasets.imagefolder import ImageFolder
+from daso_bench.datasets.pixels import PixelRules
+from daso_bench.datasets.shapes import Shapes
+from daso_bench.datasets.synthetic import Synthetic
+from daso_bench.datasets.transforms import PAIR_RECIPES, check_normalisation, pair_recipe, recipe
+
+
+def images(**keys: Any) -> ImageFolder:
+    return ImageFolder(**{"root": "imgs", "resize": 8, "crop": 8, **keys})
+
+
+@pytest.mark.parametrize(
+    ("make", "keys", "message"),
+    [
+        (Synthetic, {"samples": 0}, r"samples=0: must be >= 1$"),
+        (Synthetic, {"test_samples": -1}, r"test_samples=-1: must be >= 1$"),
+        (Synthetic, {"classes": 1}, r"classes=1: must be >= 2$"),
+        (Synthetic, {"noise": math.nan}, r"noise=nan: must be >= 0$"),
+        (Shapes, {"test_samples": 0}, r"test_samples=0: must be >= 1$"),
+        (Shapes, {"height": 15}, r"height=15: must be >= 16$"),
+        (Shapes, {"noise": math.nan}, r"noise=nan: must be >= 0$"),
+        (Shapes, {"noise": math.inf}, r"noise=inf: must be finite$"),
+        (
+            Shapes,
+            {"augment": "scale_crop_flip_jitter"},
+            "augment=scale_crop_flip_jitter: must be one of ",
+        ),
+        (images, {"check": "full"}, "check=full: unknown; must be one of headers, decode, none"),
+        (images, {"bad_files": "ignore"}, "bad_files=ignore: unknown; must be one of stop, skip"),
+        (images, {"holdout": 0.5}, r"holdout=0\.5: must be above 0 and below 0\.5"),
+        (images, {"channels": 1}, r"mean=.*: must be 1 number, one per channel .* \(ImageNet in grey: "),
+        (images, {"crop": 9}, r"resize=8: must be >= dataset\.crop=9"),
+        (images, {"crop": 0}, "crop=0: must be >= 1"),
+        (Cityscapes, {"height": 0}, r"height=0: must be >= 1$"),
+        (Cityscapes, {"mean": (0.5,)}, r"mean=\[0\.5\]: must be 3 numbers, one per channel on .* 0 to 1$"),
+        (PixelRules, {"channels": 2}, r"channels=2: must be 1 \(grey\) or 3"),
+        (
+            recipe,
+            {"name": "rotate", "side": (4, 4)},
+            "augment=rotate: must be one of none, flip, crop_",
+        ),
+    ],
+)
+def test_a_key_is_refused(make: Callable[..., Any], keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=rf"^dataset\.{message}"):
+        make(**keys)
+
+
+def test_a_recipe_of_images_alone_is_none_of_pairs() -> None:
+    with pytest.raises(
+        ValueError, match=r"^dataset\.augment=crop_flip: must be one of none, flip, scale_crop"
+    ):
+        pair_recipe("crop_flip", (4, 4), (7, 8, 9), PAIR_RECIPES)
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "message"),
+    [
+        ((0.1,), (1, 1), r"mean=\[0.1\]: must be 2 numbers"),
+        ((0, 0), (0, 1), r"std=\[0, 1\]: must be > 0"),
+        ((0, 0), (1e-60, 1), r"std=\[1e-60, 1\]: must be > 0"),
+        ((1, math.nan), (1, 1), r"mean=\[1, nan\]: must be finite"),
+        ((0, 0), (1, 1e60), r"std=\[1, 1e\+60\]: must be finite"),
+    ],
+    ids=["too few", "zero", "vanishing", "nan", "too large"],
+)
+def test_a_normalisation_is_refused(mean: tuple[float, ...], std: tuple[float, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=rf"dataset\.{message}"):
+        check_normalisation(mean, std, 2)
