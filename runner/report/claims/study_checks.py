@@ -241,7 +241,7 @@ def noise(study: Speedups) -> Check:
     wrong, least, details = list[str](), list[str](), list[str]()
     for place, (work, floor) in enumerate(zip(WORK, floors, strict=False)):
         if floor.floor is None:
-            missing = f"the baseline was not run again ({' and '.join(floor.missing)})"
+            missing = f"no second baseline with {' or '.join(floor.missing)}"
             wrong.append(f"no noise floor of the {work}: {floor.unknown or missing}")
             continue
         if floor.biased:

@@ -39,8 +39,11 @@ class NoiseFloor:
 
     @property
     def missing(self) -> list[str]:
-        """Which of the two were not run: "A′", "A″"."""
-        not_run = {"A′": self.clock is None, "A″": self.fresh is None and not self.unknown}
+        """Which seeds no second baseline was run with: "the same seeds" (A′), "fresh seeds" (A″)."""
+        not_run = {
+            "the same seeds": self.clock is None,
+            "fresh seeds": self.fresh is None and not self.unknown,
+        }
         return [name for name, holds in not_run.items() if holds]
 
 

@@ -55,7 +55,7 @@ def better(
     `fresh_difference`: D(A, A″) in points, None if A″ was not run, which forbids a verdict.
     """
     if fresh_difference is None:
-        reason = "A″ is missing: no noise floor of the metric"
+        reason = "no noise floor of the metric: no second baseline with fresh seeds"
         conditions = replace(conditions, forbidden=(*conditions.forbidden, reason))
     edges = (0.0, abs(fresh_difference or 0.0))
     return _verdict(claim, interval, conditions, edges, diverged=diverged, family=family, gain=True)

@@ -204,7 +204,7 @@ def not_judged(claim: Hypothesis, conditions: Conditions) -> Verdict | None:
     noise, reasons = conditions.noise, list[str]()
     if conditions.runs < FEWEST_VERDICT_RUNS:
         reasons.append(f"{conditions.runs} runs per arm: a verdict needs {FEWEST_VERDICT_RUNS}")
-    reasons += [f"{name} is missing: no noise floor" for name in noise.missing]
+    reasons += [f"no noise floor: no second baseline with {seeds}" for seeds in noise.missing]
     if noise.unknown:
         reasons.append(f"no noise floor: {noise.unknown}")
     before = conditions.evaluations

@@ -84,7 +84,7 @@ def test_with_jitter_same_seeds_and_placebo_are_real_and_missed(make_run: Make, 
     for path in find_runs(tmp_path / "all"):
         if "same_seeds" in (path / "config.yaml").read_text():
             shutil.rmtree(path)
-    assert answered(tmp_path / "all").fixed_floor.missing == ["A′"]
+    assert answered(tmp_path / "all").fixed_floor.missing == ["the same seeds"]
 
 
 @pytest.mark.parametrize("world", ["simulated", "local"])
@@ -149,7 +149,7 @@ def test_the_check_of_noise_is_amber_without_second_baselines_and_with_a_bias(ma
     found = noise(answered(tmp_path / "none"))
     assert (found.level, found.details) == ("amber", ())
     assert found.sentence.startswith(
-        "no noise floor of the time of all work: the baseline was not run again (A′ and A″); no noise floor"
+        "no noise floor of the time of all work: no second baseline with the same seeds or fresh seeds; no noise floor"
     )
     study(make_run, tmp_path / "biased", clock=(0.01, 0.03, 0.02, 0.02, 0.02))
     found = noise(answered(tmp_path / "biased"))
