@@ -4,7 +4,7 @@ Source: docs/report.md, "Page one"; docs/method.md, "Verdict on a claim".
 """
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 from . import words
@@ -17,6 +17,7 @@ from .data.arms import Comparison
 from .data.load import Run, value_at
 from .data.metric import METRICS
 from .statistics.several_arms import EACH_SIDE
+from .statistics.verdict import GAINS, LOSSES
 
 MARGIN_POINTS = 0.5  # so much less accuracy counts as equal, as in a claim that gives no margin
 
@@ -148,6 +149,19 @@ def limits(speedups: Speedups) -> str:
             "What could be saved here is not known: devices differ, and not all ranks recorded their times."
         )
     return ""
+
+
+def undecided(speedups: Speedups, judged: Iterable[JudgedClaim]) -> str:
+    """That no claim of a paper is decided, and what would decide one; "" if one is, or none was judged."""
+    verdicts = [one.verdict for one in judged if one.comparison is speedups.comparison]
+    if not verdicts or any(verdict.word in GAINS + LOSSES for verdict in verdicts):
+        return ""
+    counts = Counter(verdict.word for verdict in verdicts)
+    found = "; ".join(f"{word}: {count}" for word, count in counts.items())
+    runs = [verdict.smallest_n for verdict in verdicts if verdict.smallest_n is not None]
+    enough = f"{min(runs)} runs an arm would decide one" if runs else "No number of runs up to 100 would"
+    other = "Fewer do where more time can be saved, or with more test samples."
+    return f"No claim of a paper is decided here ({found}). {enough}. {other}"
 
 
 def points_words(line: ArmSpeedup) -> str:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from ..records.display import make_console, say
 from . import words
-from .answers import limits, recommendation
+from .answers import limits, recommendation, undecided
 from .claims import convergence_points, paper_claims
 from .claims.claim_tables import claim_rows
 from .claims.core_efficiency import Matrix, matrix
@@ -127,7 +127,7 @@ def show_verdicts(directory: Path, config_dir: Path | None) -> int:
         cores = matrix(comparison)
         say(console, "")
         say(console, f"{comparison.study}, {row}" if row else comparison.study, "bold")
-        sentences = [recommendation(speedups), limits(speedups)]
+        sentences = [recommendation(speedups), limits(speedups), undecided(speedups, results.judged)]
         sentences += [f"{check.name} ({check.level}): {check.sentence}" for check in speedups.checks]
         sentences += [cores.sentence] if isinstance(cores, Matrix) else []
         for sentence in filter(None, sentences):

@@ -45,7 +45,8 @@ class AnswerSection(Section):
 {{ "%g" | format(100 * speedups.level) }} % intervals</p>
 <{{ section.heading }} class="sentence">
 {{- section.answers.recommendation(speedups) | replace(" %", "\u00a0%") }}</{{ section.heading }}>
-{% for limit in (section.answers.limits(speedups), speedups.exploratory) if limit %}
+{% set undecided = section.answers.undecided(speedups, results.judged) %}
+{% for limit in (section.answers.limits(speedups), undecided, speedups.exploratory) if limit %}
 <p class="limits">{{ limit | replace(" %", "\u00a0%") }}</p>
 {% endfor %}
 {{ page.figure(pictures[loop.index0], results.anchors([comparison])) }}

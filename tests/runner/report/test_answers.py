@@ -153,6 +153,23 @@ def test_a_paper_has_one_row_with_its_claims_and_its_verdict(study: Speedups) ->
     assert "other learning rate" not in second["verdict"]
 
 
+def test_a_study_that_decides_no_claim_says_so_and_what_would(study: Speedups) -> None:
+    found = of(study, "daso", "lasgd")
+    judged = [one for one in judge(load(), [found]) if one.comparison is found.comparison]
+    assert answers.undecided(found, judged) == "", "one is decided"
+    open_ones = [
+        replace(one, verdict=replace(one.verdict, word="inconclusive", smallest_n=runs))
+        for runs, one in zip((40, 30), judged, strict=False)
+    ]
+    assert answers.undecided(found, open_ones) == (
+        "No claim of a paper is decided here (inconclusive: 2). 30 runs an arm would decide one. "
+        "Fewer do where more time can be saved, or with more test samples."
+    )
+    hopeless = [replace(one, verdict=replace(one.verdict, smallest_n=None)) for one in open_ones]
+    assert "No number of runs up to 100 would." in answers.undecided(found, hopeless)
+    assert answers.undecided(found, []) == "", "no claim is about an arm of this study"
+
+
 def test_the_figure_marks_the_tolerated_loss_of_accuracy(study: Speedups) -> None:
     with drawing("test"):
         figure = lanes(study)

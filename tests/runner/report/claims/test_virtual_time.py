@@ -149,7 +149,8 @@ def test_the_check_of_noise_is_amber_without_second_baselines_and_with_a_bias(ma
     found = noise(answered(tmp_path / "none"))
     assert (found.level, found.details) == ("amber", ())
     assert found.sentence.startswith(
-        "no noise floor of the time of all work: no second baseline with the same seeds or fresh seeds; no noise floor"
+        "no noise floor of the time of all work: no second baseline with the same seeds or fresh seeds; "
+        "no noise floor"
     )
     study(make_run, tmp_path / "biased", clock=(0.01, 0.03, 0.02, 0.02, 0.02))
     found = noise(answered(tmp_path / "biased"))
