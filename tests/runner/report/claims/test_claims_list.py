@@ -79,7 +79,9 @@ def test_a_study_or_a_claim_of_ones_own_is_tested_with_its_folder(tmp_path: Path
     assert paper_claims.command(renamed) == "daso-bench +study=my_own  (not there yet)"
     folder = tmp_path / "a b"
     moved = replace(shipped["daso_time"], file=folder / "claims" / "x.yaml")
-    assert paper_claims.command(moved, [folder]) == f"daso-bench --config-dir '{folder}' +study=mission"
+    assert (
+        paper_claims.command(moved, [folder]) == f"daso-bench --config-dir '{folder}' +study=mission_fashion"
+    )
 
 
 def test_a_wrong_file_is_exit_code_2_and_one_sentence(

@@ -65,7 +65,7 @@ def test_the_shipped_claims_are_the_abstracts_and_no_more() -> None:
     }
     for claim in load():
         # +study=paper_daso is clocks alone: it explains DASO's time, and no verdict rests on it.
-        assert claim.study == ("mission" if claim.file.stem == "daso" else f"paper_{claim.file.stem}")
+        assert claim.study == ("mission_fashion" if claim.file.stem == "daso" else f"paper_{claim.file.stem}")
         assert claim.paper.doi or claim.paper.arxiv
         assert (claim.certainty, claim.quality_margin) == ("abstract", 0.5)
 
