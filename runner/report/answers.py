@@ -160,7 +160,7 @@ def undecided(speedups: Speedups, judged: Iterable[JudgedClaim]) -> str:
     found = "; ".join(f"{word}: {count}" for word, count in counts.items())
     runs = [verdict.smallest_n for verdict in verdicts if verdict.smallest_n is not None]
     enough = f"{min(runs)} runs an arm would decide one" if runs else "No number of runs up to 100 would"
-    other = "Fewer do where more time can be saved, or with more test samples."
+    other = "A workload in which more time can be saved, or with more test samples, decides more."
     return f"No claim of a paper is decided here ({found}). {enough}. {other}"
 
 

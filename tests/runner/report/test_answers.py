@@ -163,7 +163,7 @@ def test_a_study_that_decides_no_claim_says_so_and_what_would(study: Speedups) -
     ]
     assert answers.undecided(found, open_ones) == (
         "No claim of a paper is decided here (inconclusive: 2). 30 runs an arm would decide one. "
-        "Fewer do where more time can be saved, or with more test samples."
+        "A workload in which more time can be saved, or with more test samples, decides more."
     )
     hopeless = [replace(one, verdict=replace(one.verdict, smallest_n=None)) for one in open_ones]
     assert "No number of runs up to 100 would." in answers.undecided(found, hopeless)
