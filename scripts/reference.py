@@ -7,7 +7,8 @@
 
     commands: [daso-bench +study=mission]   run one after the other in an empty folder, one thread each
     report: results/mission                 whose report is stored; or `output`: what commands wrote
-    files: [runs.csv, arms.csv]             what is stored of it; tables are compared, number by number
+    files: [runs.csv, arms.csv]             what is stored of it, also `../results/…` of the same run; tables
+                                            are compared number by number, YAML files as they are
     measured: false                         true: in real time, so that other numbers are no error
     commit, date, seconds                   of the stored numbers; written by this script
 
@@ -108,15 +109,16 @@ def make(study: StoredStudy, scratch: Path) -> Path:
 
 
 def compare(study: StoredStudy, stored: Path, new: Path) -> list[str]:
-    """A sentence for each file that is missing, and for each that differs; tables alone are read."""
+    """A sentence for each file that is missing, and for each table or YAML file that differs."""
     found: list[str] = []
     for name in study.files:
-        missing = [
-            place for place, folder in (("stored", stored), ("made", new)) if not (folder / name).is_file()
-        ]
+        old, made = stored / Path(name).name, new / name
+        missing = [place for place, file in (("stored", old), ("made", made)) if not file.is_file()]
         if missing:
             found.append(f"{name}: not {' and not '.join(missing)}")
-        elif name.endswith(".csv") and (wrong := differences(table_of(stored / name), table_of(new / name))):
+        elif name.endswith(".yaml") and old.read_text() != made.read_text():
+            found.append(f"{name}: differs")
+        elif name.endswith(".csv") and (wrong := differences(table_of(old), table_of(made))):
             more = [f"and {len(wrong) - SHOWN} more"] if len(wrong) > SHOWN else []
             found.append("\n  ".join([f"{name}: {len(wrong)} differences", *wrong[:SHOWN], *more]))
     return found
@@ -156,12 +158,12 @@ def store(study: StoredStudy, folder: Path, new: Path, *, commit: str, seconds: 
     for name in study.files:
         if name.endswith(".csv"):
             rows = [{key: rounded(cell) for key, cell in row.items()} for row in table_of(new / name)]
-            with (folder / name).open("w", encoding="utf-8", newline="") as file:
+            with (folder / Path(name).name).open("w", encoding="utf-8", newline="") as file:
                 writer = csv.DictWriter(file, list(rows[0]) if rows else [], lineterminator="\n")
                 writer.writeheader()
                 writer.writerows(rows)
         else:
-            shutil.copyfile(new / name, folder / name)
+            shutil.copyfile(new / name, folder / Path(name).name)
     tree = yaml.safe_load((folder / FILE).read_text(encoding="utf-8"))
     tree |= {"commit": commit, "date": date.today().isoformat(), "seconds": round(seconds)}
     (folder / FILE).write_text(yaml.safe_dump(tree, sort_keys=False, width=140), encoding="utf-8")

@@ -51,6 +51,22 @@ def test_stored_tables_are_found_equal_and_changed_ones_are_not(made: Path, fold
     assert reference.compare(study, folder, made) == ["arms.csv: not stored"]
 
 
+def test_a_file_from_outside_of_the_report_is_stored_and_compared_by_its_text(
+    made: Path, folder: Path
+) -> None:
+    settings, stored = made.parent / "tune" / "settings.yaml", folder / "settings.yaml"
+    settings.parent.mkdir(exist_ok=True)
+    settings.write_text("lr: 0.1\n")
+    tree = TREE | {"files": ["../tune/settings.yaml"]}
+    (folder / reference.FILE).write_text(yaml.safe_dump(tree))
+    study = reference.read(folder)
+    reference.store(study, folder, made, commit="abcdef0123", seconds=1)
+    assert stored.read_text() == "lr: 0.1\n"
+    assert reference.compare(study, folder, made) == []
+    stored.write_text("lr: 0.2\n")
+    assert reference.compare(study, folder, made) == ["../tune/settings.yaml: differs"]
+
+
 def test_numbers_of_the_readme_are_those_of_the_tables(made: Path, folder: Path) -> None:
     reference.store(reference.read(folder), folder, made, commit="abcdef0123", seconds=61.4)
     text = (folder / reference.README).read_text()

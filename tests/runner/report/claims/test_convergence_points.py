@@ -14,6 +14,7 @@ from test_bounds import stating
 from test_speedups import BASE, Make, claim_of, comparisons_of, runs_of, study
 
 from daso_bench.runner.config import groups
+from daso_bench.runner.config import load as config_load
 from daso_bench.runner.report.claims.claim_tables import speedup_rows
 from daso_bench.runner.report.claims.convergence_points import (
     ConvergenceCheck,
@@ -49,11 +50,13 @@ def good() -> Reference:
     return Reference(name="mine", **fields)
 
 
-def test_the_shipped_points_are_of_the_mission_study_as_it_is(tmp_path: Path):
+@pytest.mark.parametrize("name", ["mission", "mission_fashion"])
+def test_the_shipped_points_are_of_the_study_as_it_is(tmp_path: Path, name: str):
     """A changed default of model, data, optimizer, schedule or training asks for new points."""
-    base = baseline_of(requests(tmp_path, "study.arm=ddp by nodes", "seed=0"))
+    words = [f"+study={name}", "study.arm=ddp by nodes", "seed=0"]
+    base = baseline_of(config_load.requests(words, sweep=True, cwd=tmp_path))
     found = there(match(base.tree, load()))
-    assert found.name == "mission"
+    assert found.name == name
     assert len(found.samples) >= 10
 
 
