@@ -16,14 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...strategies.base import AsynchronousStrategy
 from ...strategies.errors import ConfigError
 from ...strategies.topology import WORLD
 from ..communication.torch_communicator import TorchCommunicator
 from ..conformance import real_processes
 from ..conformance.checks import Candidate, Failed
-from ..conformance.driver import drive
-from ..conformance.scenario import Call, History
 from ..conformance.trial import trial_scenario
 from ..launch.rank import meet
 from ..launch.rank_process import Link, RankTask
@@ -40,7 +37,6 @@ LARGE_BYTES, WINDOW = 4 * 2**20, 4
 ROUND_TRIPS = 50
 MEASURE_S = 0.3  # of one direction of a link, of one size of a sum
 SUM_BYTES = (64 * 2**10, 2**20, 16 * 2**20)
-VIRTUAL_RANKS = 128  # every rank simulates all, in 0.15 s each; with more ranks only agreement is checked
 GPU_FP32_TOLERANCE = 1e-5  # a GPU's kernels sum in another order in every operation, 21 steps long
 _log = logging.getLogger(__name__)
 
@@ -94,7 +90,7 @@ def examine(task: RankTask, link: Link) -> None:
     for entry in read_json(run_dir / ENTRY_FILE)["strategies"]:
         phase(f"contract of {entry['name']}")
         candidate = real_processes.candidate_of(entry["name"], entry["keys"], entry["builtin"])
-        save(contracts=[*result["contracts"], contract(comm, candidate, run_dir / "checkpoints")])
+        save(contracts=[*result["contracts"], contract(comm, candidate, run_dir)])
     save(complete=True)
     comm.barrier(WORLD)
     link.finish("finished", None, None)
@@ -237,93 +233,25 @@ def timed(comm: TorchCommunicator, tensor: Tensor, times: int) -> float:
 
 
 def contract(comm: TorchCommunicator, candidate: Candidate, folder: Path) -> dict[str, Any]:
-    """The conformance kit's trial run on this communicator, compared with virtual time.
+    """The conformance kit's trial run on this communicator; rank 0 compares all ranks with virtual time.
 
     Returns strategy, status (ok, refuses, FAILED), text, seconds. Raises what the strategy raises.
     """
     began = time.monotonic()
+    ranks = comm.topology.ranks_of_nodes
     status, text = "ok", None
     try:
-        text = _tried(comm, candidate, folder)
+        measured, remark = real_processes.without_measuring(candidate, ranks)
+        measured.strategy_class.check(measured.config, trial_scenario(measured, ranks).plan)
+        real_processes.walk(comm, measured, folder)
+        if comm.rank == 0:
+            walks = real_processes.walks_of(folder, measured.name, comm.topology.ranks)
+            tolerance = GPU_FP32_TOLERANCE if comm.device.type == "cuda" else 0.0
+            text = real_processes.require_as_in_virtual_time(measured, ranks, walks, comm.backend, tolerance)
+            text = text or remark
     except ConfigError as error:
         status, text = "refuses", str(error)
     except Failed as error:
         status, text = "FAILED", str(error)
     seconds = time.monotonic() - began
     return {"strategy": candidate.name, "status": status, "text": text, "seconds": seconds}
-
-
-def _tried(comm: TorchCommunicator, candidate: Candidate, folder: Path) -> str | None:
-    """Run the trial; returns a remark, if any. Raises Failed on all ranks or on none."""
-    ranks = comm.topology.ranks_of_nodes
-    candidate, remark = real_processes.without_measuring(candidate, ranks)
-    candidate.strategy_class.check(candidate.config, trial_scenario(candidate, ranks).plan)
-    walks = {name: _on_cpu(walk) for name, walk in real_processes.walks_on(comm, candidate, folder).items()}
-    if issubclass(candidate.strategy_class, AsynchronousStrategy):
-        _require_agreement(comm, walks)
-        return real_processes.OWN_PACE
-    if comm.topology.ranks > VIRTUAL_RANKS:
-        _require_agreement(comm, walks)
-        return f"with more than {VIRTUAL_RANKS} ranks not held against virtual time: it ends, and ranks agree"
-    other_sizes, problem = False, None
-    try:
-        other_sizes = _held_against_virtual_time(comm, candidate, walks)
-    except Failed as failed:
-        problem = str(failed)
-    gathered = comm.gather_values([other_sizes, problem])
-    problems = [text for _, text in gathered if text is not None]
-    if problems:
-        more = f" (and {len(problems) - 1} more ranks)" if len(problems) > 1 else ""
-        raise Failed(problems[0] + more)
-    if any(sizes_differ for sizes_differ, _ in gathered):
-        _require_agreement(comm, walks)
-        return real_processes.OTHER_SIZES
-    return remark
-
-
-def _held_against_virtual_time(
-    comm: TorchCommunicator, candidate: Candidate, walks: dict[str, History]
-) -> bool:
-    """Compare with virtual time; True if batches had other sizes there, and nothing can be compared."""
-    on_gpu = comm.device.type == "cuda"
-    for name, (dtype, tolerance) in real_processes.PRECISIONS.items():
-        virtual = drive(real_processes.scenario_of(candidate, comm.topology.ranks_of_nodes, dtype))[comm.rank]
-        if walks[name].sizes != virtual.sizes:
-            return True
-        allowed = GPU_FP32_TOLERANCE if on_gpu and name == "fp32" else tolerance
-        real_processes.require_as_virtual(walks[name], virtual, f"{name} over {comm.backend}", allowed)
-    allowed = GPU_FP32_TOLERANCE if on_gpu else 0.0
-    real_processes.require_resumed(walks["resumed"], walks["fp32"], f"fp32 over {comm.backend}", allowed)
-    return False
-
-
-def _require_agreement(comm: TorchCommunicator, walks: dict[str, History]) -> None:
-    """Every rank compares the final models and calls of all ranks, so that all fail or none."""
-    everyone = comm.topology.members(WORLD, 0)
-    for name in real_processes.PRECISIONS:
-        walk = walks[name]
-        calls = [
-            # Without this, the list of all ranks would be most of what is sent.
-            (c.during, c.channel, c.verb, None if c.members == everyone else c.members, c.numbytes)
-            for c in walk.calls
-        ]
-        histories = [
-            History(
-                rank,
-                names=walk.names,
-                final=torch.tensor(final, dtype=walk.final.dtype),
-                calls=[
-                    Call(0, during, channel, verb, everyone if members is None else tuple(members), numbytes)
-                    for during, channel, verb, members, numbytes in theirs
-                ],
-            )
-            for rank, (final, theirs) in enumerate(comm.gather_values([walk.final.tolist(), calls]))
-        ]
-        real_processes.require_agreement_of(histories, f"{name} over {comm.backend}")
-
-
-def _on_cpu(history: History) -> History:
-    """Move the tensors to the CPU, where those of virtual time are."""
-    history.parameters = {step: value.cpu() for step, value in history.parameters.items()}
-    history.final, history.given = history.final.cpu(), history.given.cpu()
-    return history
