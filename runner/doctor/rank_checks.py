@@ -80,8 +80,7 @@ def examine(task: RankTask, link: Link) -> None:
             write_json(run_dir / RESULT, result)
 
     phase("facts of each rank")
-    row = facts_of(comm, config.results_dir, task.meeting.host, task.threads)
-    rows = comm.gather_values(row)
+    rows = comm.gather_values(facts_of(comm, config.results_dir, task.meeting.host, task.threads))
     save(**about(comm, rows))
     hosts = [rows[topology.on_node(node)[0]]["host"] for node in range(topology.nodes)]
     pairs, remark = links(comm, hosts, phase)
@@ -104,15 +103,9 @@ def facts_of(comm: TorchCommunicator, results_dir: Path, master: str, threads: i
     """This rank's row: its `ProcessFacts`, its place and its device."""
     facts = process_facts(results_dir, master=master, with_torch=True)
     device = comm.device
-    return {
-        **facts.as_row(),
-        "rank": comm.rank,
-        "local_rank": comm.local_rank,
-        "node": comm.node,
-        "threads": threads,
-        "device": str(device),
-        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
-    }
+    name = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
+    place = {"rank": comm.rank, "local_rank": comm.local_rank, "node": comm.node}
+    return {**facts.as_row(), **place, "threads": threads, "device": f"{device}{name}"}
 
 
 def about(comm: TorchCommunicator, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

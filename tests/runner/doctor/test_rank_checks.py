@@ -266,7 +266,7 @@ def test_tables_and_the_exit_code_tell_the_same(
     assert slurm_check.conclude(console, tmp_path, config, {"status": "finished"}) == slurm_check.FOUND
     said = capsys.readouterr().out
     assert "strategy=daso: fp32 over gloo: other numbers" in said
-    assert "1 thing to mend." in said
+    assert "To be mended: 1." in said
 
 
 def test_a_job_that_left_nothing_has_failed_and_its_own_log_is_shown(
