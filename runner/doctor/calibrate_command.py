@@ -239,24 +239,16 @@ def steps_of(took: dict[str, Any], sizes: tuple[int, ...]) -> Steps:
 def overlap_of(took: dict[str, Any]) -> Overlap:
     """The results of the part `overlap`, of medians over rounds."""
     alone, ddp, sums = (np.array(took[key]) for key in ("alone", "ddp", "sums"))
-    ready = took["ready"]
 
     def parts(of_rounds: np.ndarray) -> tuple[float, float, float]:
         forward, both, stretched, *each = np.median(of_rounds, 0).tolist()
-        hidden = fit.overlapped(forward, both - forward, ready, each)
-        return fit.overlap_loss(stretched, hidden), stretched, hidden
+        hidden = fit.overlapped(forward, both - forward, took["ready"], each)
+        return fit.overlap_loss(stretched, hidden), 1e3 * stretched, 1e3 * hidden
 
     # Differences within a round: a longer disturbance of the machine slows both steps of it.
     samples = np.concatenate([alone, ddp[:, 1:] - alone[:, 1:], sums], 1)
-    loss, stretched, hidden = parts(samples)
-    interval = fit.bootstrap(samples, parts)[0]
-    return Overlap(
-        loss=loss,
-        interval=interval,
-        stretched_ms=1e3 * stretched,
-        hidden_ms=1e3 * hidden,
-        rounds=len(samples),
-    )
+    interval, *_ = fit.bootstrap(samples, parts)
+    return Overlap(*parts(samples), interval=interval, rounds=len(samples))
 
 
 def _file(output: Path, name: str, force: bool, cwd: Path) -> Path:
