@@ -3,7 +3,6 @@
 import dataclasses
 import datetime
 import math
-import os
 import platform
 import re
 import shlex
@@ -27,6 +26,7 @@ from ..launch import local
 from ..launch.launcher import launcher_of, threads_of
 from ..machine.cores import usable_cores
 from ..machine.environment import processor
+from ..machine.folders import folder_facts
 from ..records import display
 from ..records.json_lines import write_json
 from ..records.run_directory import INTERRUPTED, Outcome, RunDirectory
@@ -258,9 +258,8 @@ def _file(output: Path, name: str, force: bool, cwd: Path) -> Path:
     if name in groups.entries("cluster"):
         raise ConfigError(f"--name={name}: is a cluster of daso-bench itself; take another name")
     file = cwd / output.expanduser() / "cluster" / f"{name}.yaml"
-    folder = next(parent for parent in file.parents if parent.exists())
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise ConfigError(f"{folder}: is no folder to write in; --output names another one")
+    if error := folder_facts(file.parent)["error"]:
+        raise ConfigError(f"{file.parent}: {error}; --output names another folder")
     existing = next((path for path in (file, file.with_suffix(".csv")) if path.exists()), None)
     if existing is not None and not force:
         raise ConfigError(f"{existing}: is there already; --force replaces it, --name writes another one")

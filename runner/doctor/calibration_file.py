@@ -136,16 +136,11 @@ def _link(results: Calibration, kind: str, over: str) -> list[str]:
 def _steps(results: Calibration) -> list[str]:
     steps, fit = results.steps, results.steps.fit
     sizes, fixed_ms = ", ".join(map(str, steps.sizes)), between(fit.fixed_interval, 1e3)
-    clamped = []
-    if fit.fixed == 0:
-        clamped = ["  # The fixed part came out below 0 and is 0: fitted once more through the origin."]
-    elif fit.slope == 0:
-        clamped = ["  # Time did not grow with the samples: a sample takes none, all of a step is fixed."]
     return [
         f"  # {fit.rounds} rounds of steps of {sizes} samples, {results.ranks} ranks at once,",
         "  # forward, backward and optimizer, wrapped for ddp but without its sums. Least squares of",
-        f"  # relative errors. Worst size: {fit.worst_at:g}, modelled {percent(fit.worst)}.",
-        *clamped,
+        "  # relative errors; neither fixed_ms nor the time of a sample can come out below 0.",
+        f"  # Worst size: {fit.worst_at:g}, modelled {percent(fit.worst)}.",
         f"  samples_per_second: {number(fit.rate)} # of one rank: {between(fit.rate_interval)}",
         "  tflops: null # sustained, instead of samples_per_second",
         f"  fixed_ms: {number(1e3 * fit.fixed)} # of a step, whatever its batch: {fixed_ms}",
@@ -156,8 +151,7 @@ def _steps(results: Calibration) -> list[str]:
 
 def _overlap(overlap: Overlap | None) -> list[str]:
     if overlap is None or overlap.hidden_ms == 0:
-        why = "a single rank sums nothing" if overlap is None else "one bucket, no sum runs during backward"
-        return [f"  overlap_loss: 0 # not measurable: {why}"]
+        return ["  overlap_loss: 0 # not measurable: no sum runs during the backward pass"]
     return [
         f"  # {overlap.rounds} rounds of a step alone, the sums of its buckets alone, and ddp's step. Sums",
         f"  # run {overlap.hidden_ms:.3f} ms during the backward pass and change it by "

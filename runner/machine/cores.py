@@ -23,9 +23,7 @@ IDLE_NS = 500_000
 
 def affinity() -> list[int]:
     """The cores this process may be scheduled on, in order."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))  # macOS has no affinity
+    return sorted(os.sched_getaffinity(0))
 
 
 def usable_cores() -> int:
@@ -103,15 +101,16 @@ def apart(rooms: Sequence[Room]) -> list[tuple[int, ...]]:
     """
     for room in rooms:
         sharing = [entry for entry in rooms if set(entry.cores) == set(room.cores)]
-        if sum(entry.wanted for entry in sharing) > min(room.usable, len(set(room.cores))):
-            raise _too_few(sharing)
+        usable = min(room.usable, len(set(room.cores)))
+        if sum(entry.wanted for entry in sharing) > usable:
+            raise _too_few(sharing, usable)
     taken: set[int] = set()
     cores: dict[int, tuple[int, ...]] = {}
     for rank in sorted(range(len(rooms)), key=lambda rank: len(set(rooms[rank].cores))):
         room = rooms[rank]
         free = sorted(set(room.cores) - taken)
         if len(free) < room.wanted:
-            raise _too_few(rooms)
+            raise _too_few(rooms, len({core for room in rooms for core in room.cores}))
         cores[rank] = tuple(free[: room.wanted])
         taken.update(cores[rank])
     return [cores[rank] for rank in range(len(rooms))]
@@ -125,10 +124,8 @@ def apart_here(ranks: int, wanted: int) -> list[tuple[int, ...]]:
 def keep_to(cores: Collection[int]) -> None:
     """Bind all threads of this process, and what it starts later, to these cores.
 
-    Raises MachineError where the system cannot do that, or refuses it.
+    Raises MachineError where the system refuses it.
     """
-    if not hasattr(os, "sched_setaffinity"):
-        raise MachineError("launcher.pin=true: this system binds no process to cores; launcher.pin=false")
     try:
         # Thread by thread: threads that exist already (of a library that was loaded) inherit nothing.
         for thread in Path("/proc/self/task").iterdir():
@@ -140,10 +137,7 @@ def keep_to(cores: Collection[int]) -> None:
         ) from error
 
 
-def _too_few(rooms: Sequence[Room]) -> MachineError:
-    usable = len({core for room in rooms for core in room.cores})
-    if len({frozenset(room.cores) for room in rooms}) == 1:
-        usable = min(usable, max(room.usable for room in rooms))
+def _too_few(rooms: Sequence[Room], usable: int) -> MachineError:
     wanted = sum(room.wanted for room in rooms)
     who = "1 rank wants" if len(rooms) == 1 else f"{len(rooms)} ranks want"
     return MachineError(
@@ -157,7 +151,7 @@ def _too_few(rooms: Sequence[Room]) -> MachineError:
 
 
 def keep_awake() -> list[subprocess.Popen[bytes]]:
-    """Start one spinning process per usable core; none where the system has no class SCHED_IDLE.
+    """Start one spinning process per usable core.
 
     A core that has gone to sleep is late for its next work, and the same cores serve the queues of the links
     (docs/emulation.md). Any other process that wants the core has it at once.
@@ -165,8 +159,7 @@ def keep_awake() -> list[subprocess.Popen[bytes]]:
     The kernel ends the processes with the thread that started them: start them in the main thread.
     """
     command = [sys.executable, "-P", "-m", __name__, str(os.getpid())]
-    wanted = usable_cores() if hasattr(os, "SCHED_IDLE") else 0
-    return [subprocess.Popen(command, stdin=subprocess.DEVNULL) for _ in range(wanted)]
+    return [subprocess.Popen(command, stdin=subprocess.DEVNULL) for _ in range(usable_cores())]
 
 
 def computed_s(pids: tuple[int, ...], proc: Path = Path("/proc")) -> float:
@@ -182,7 +175,7 @@ def computed_s(pids: tuple[int, ...], proc: Path = Path("/proc")) -> float:
 
 
 def _spin(parent: int) -> None:
-    """Use a core that nobody else wants until the process `parent` ends. Linux only."""
+    """Use a core that nobody else wants until the process `parent` ends."""
     for number in LEFT_TO_THE_SUPERVISOR:
         signal.signal(number, signal.SIG_IGN)
     die_with_parent(parent)
@@ -202,7 +195,7 @@ def in_each_second(share: float) -> str:
 class RunQueue:
     """The time for which this process's threads were ready to run and had no core, while it trained.
 
-    Linux only; docs/method.md, "Validity and guard", has the limit. The kernel also counts the time in which
+    docs/method.md, "Validity and guard", has the limit. The kernel also counts the time in which
     an idle core wakes up (docs/emulation.md), so `IDLE_NS` is subtracted for each time that a thread was
     given a core. The result is a lower bound: shorter waits are not seen, nor are those of threads that ended
     before training paused.
@@ -264,5 +257,5 @@ class RunQueue:
         return threads or None
 
 
-if __name__ == "__main__" and sys.platform == "linux":
+if __name__ == "__main__":
     _spin(int(sys.argv[1]))

@@ -21,11 +21,11 @@ from .environment import commit_of, installed, visible_devices
 from .folders import folder_facts
 
 SLOWING_VARIABLES = {
-    "CUDA_LAUNCH_BLOCKING": ("1",),
-    "TORCH_DISTRIBUTED_DEBUG": ("DETAIL",),
-    "NCCL_P2P_DISABLE": ("1",),
-    "NCCL_SHM_DISABLE": ("1",),
-    "NCCL_IB_DISABLE": ("1",),
+    "CUDA_LAUNCH_BLOCKING": "1",
+    "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
+    "NCCL_P2P_DISABLE": "1",
+    "NCCL_SHM_DISABLE": "1",
+    "NCCL_IB_DISABLE": "1",
 }
 GPUS_OF_JOB = ("SLURM_GPUS_ON_NODE", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS")
 _VARIABLES = (
@@ -33,7 +33,6 @@ _VARIABLES = (
     *GPUS_OF_JOB,
     "GLOO_SOCKET_IFNAME",
     "NCCL_SOCKET_IFNAME",
-    "TMPDIR",
     "SLURM_JOB_ID",
     "SLURM_PROCID",
     "SLURM_CPUS_PER_TASK",

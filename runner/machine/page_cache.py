@@ -19,12 +19,10 @@ ALLOWED = 0.02  # share of the pages that may be in another state than configure
 
 
 def drop(path: Path) -> None:
-    """Drop the pages of a file from the cache, where the system can.
+    """Drop the pages of a file from the cache.
 
     Pages that a process has mapped stay, and those of a file in memory (tmpfs).
     """
-    if not hasattr(os, "posix_fadvise"):
-        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)  # a page that is not on the disk yet cannot be dropped
@@ -67,8 +65,6 @@ def cached(folder: Path, files: Sequence[str]) -> float | None:
 
 def _counts(path: Path) -> tuple[int, int] | None:
     """(pages in the cache, pages) of a file; None where the system does not report it. Raises OSError."""
-    if not hasattr(os, "posix_fadvise"):  # the call means something else on other systems
-        return None
     descriptor = os.open(path, os.O_RDONLY)
     try:
         stat = os.fstat(descriptor)

@@ -75,9 +75,9 @@ def cores_of_task(facts: ProcessFacts) -> Iterator[Finding]:
 
 def slowing_variables(facts: ProcessFacts) -> Iterator[Finding]:
     """Variables for debugging that slow training down."""
-    for name, values in SLOWING_VARIABLES.items():
+    for name, slow in SLOWING_VARIABLES.items():
         value = facts.variables.get(name, "")
-        if value.upper() in values:
+        if value.upper() == slow:
             yield Finding(
                 "warning",
                 "timing",
