@@ -13,7 +13,6 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from ...strategies.errors import ConfigError, one_of, unknown
 from ..launch.emulated.nodes import has_netem, impossible
@@ -207,10 +206,10 @@ def show_findings(console: Console, findings: Sequence[Finding]) -> None:
     """Print a block for each finding: what was seen, why it matters, what to do. Lines are not cut."""
     for finding in findings:
         say(console, "")
-        head = Text(finding.severity, style=f"bold {_STYLES[finding.severity]}")
-        console.print(head + Text(f"  {finding.topic}: {finding.what}"), soft_wrap=True)
+        head = f"{finding.severity}  {finding.topic}: {finding.what}"
+        say(console, head, f"bold {_STYLES[finding.severity]}")
         say(console, f"  why: {finding.cause}", "dim")
-        console.print(Text("  fix: ", style="green") + Text(finding.fix), soft_wrap=True)
+        say(console, f"  fix: {finding.fix}")
 
 
 def _print(console: Console, rows: Sequence[Row], findings: Sequence[Finding]) -> None:

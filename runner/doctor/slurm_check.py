@@ -64,12 +64,8 @@ def check(words: Sequence[str], *, config_dir: Path | None, cwd: Path) -> int:
     if allocation is None:
         status = _submit(directory, config, console)
     else:
-
-        def on_event(event: Mapping[str, Any]) -> None:
-            if note := display.notice(event):
-                display.say(console, f"  {note}")
-
-        run_here(directory, config, allocation, on_event, ENTRY)
+        with display.progress(console, "check") as on_event:
+            run_here(directory, config, allocation, on_event, ENTRY)
         status = directory.status()
     return conclude(console, directory.path, config, status)
 

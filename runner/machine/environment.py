@@ -1,6 +1,6 @@
 """What environment.json holds: versions, commit, variables, and the device, cores and threads of each rank.
 
-Nothing here imports torch: the caller passes the number of visible devices.
+Nothing here imports torch.
 """
 
 import hashlib
@@ -14,7 +14,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from ...strategies.errors import MachineError
 from .. import PACKAGE
 from .cores import affinity, usable_cores
 
@@ -28,25 +27,6 @@ _VARIABLES = (
     "GLOO_SOCKET_IFNAME",
     "NCCL_SOCKET_IFNAME",
 )
-
-
-def device_index(local_rank: int, visible: int, *, share: bool = False) -> int | None:
-    """The device of a rank among the `visible` ones (a count): None without any, 0 if there is one.
-
-    If a batch system shows each task one device of its own, every rank uses number 0, whatever its local
-    rank. Raises MachineError if there are several devices and fewer than ranks, unless `share` lets ranks
-    share them in turn.
-    """
-    if visible <= 1:
-        return 0 if visible == 1 else None
-    if local_rank < visible:
-        return local_rank
-    if share:
-        return local_rank % visible
-    raise MachineError(
-        f"local rank {local_rank} has no device of its own: {visible} are visible; start at most {visible} "
-        "ranks per node, take cluster.device.kind=cpu, or launcher.share_gpus=true (no valid times)"
-    )
 
 
 def visible_devices() -> list[str] | None:
