@@ -136,18 +136,23 @@ class Machine:
             number = rounds(OVERLAP_S, 3 * own_s, 10, 150, effort)
             task = {"part": "overlap", "rounds": number, "own": self.own}
             overlap = overlap_of(self._measure("3/4 overlap", task))
+        nodes, cpu = self._config.cluster.ranks_of_nodes, processor() or platform.machine()
+        device = took["device"] or cpu
+        about = (
+            f"This machine with {' + '.join(map(str, nodes))} ranks, {model} on {dataset}, measured "
+            "(virtual time)",
+            "",
+            command,
+            f"{datetime.date.today()}; {cpu}, {usable_cores()} usable cores; torch {version('torch')}",
+            f"{self.ranks} processes on {device}, threads of each: {threads_of(self._config)}.",
+            f"Step times are those of {model} on samples like {dataset}'s alone.",
+        )
         return Calibration(
-            command=command,
-            date=datetime.date.today().isoformat(),
-            processor=processor() or platform.machine(),
-            cores=usable_cores(),
-            accelerator=took["device"],
-            torch=version("torch"),
-            threads=threads_of(self._config),
-            model=model,
-            dataset=dataset,
+            about=about,
             batch=self.own,
-            ranks_of_nodes=self._config.cluster.ranks_of_nodes,
+            device=device,
+            on_gpus=took["device"] is not None,
+            ranks_of_nodes=nodes,
             steps=steps_of(took, self.sizes),
             links=links,
             overlap=overlap,

@@ -23,16 +23,18 @@ def render(results: Calibration, name: str) -> str:
     """The text of the file. `name`: of the file and its trace, without the suffix."""
     steps, nodes = results.steps, results.ranks_of_nodes
     each = str(nodes[0]) if len(set(nodes)) == 1 else f"[{', '.join(map(str, nodes))}]"
-    kind = yaml.safe_dump(results.accelerator or results.processor, width=10**6).splitlines()[0]
+    kind = yaml.safe_dump(results.device, width=10**6).splitlines()[0]
     algorithm = "auto # of an all-reduce: ring, tree, hierarchical; auto: the fastest of them"
-    if results.accelerator is None:
+    if not results.on_gpus:
         algorithm = "ring # of an all-reduce, what gloo does: ring, tree, hierarchical, auto"
     speeds = "null # by rank; measured: all within 5 % of the median rank"
     if steps.speeds is not None:
         values = ", ".join(map(str, steps.speeds))
         speeds = f"[{values}] # by rank, the median rank's is 1: medians of rounds"
     lines = [
-        *_head(results),
+        *(f"# {line}".rstrip() for line in results.about),
+        "# Its nodes are one machine: what is between them is no network, and inter is much like intra.",
+        "# Medians over rounds in which the sizes took turns; intervals are of 95 % (bootstrap over rounds).",
         f"nodes: {len(nodes)} # as it was measured; all of them this one machine",
         f"ranks_per_node: {each} # one number, or one per node: [4, 2]",
         "links:",
@@ -95,21 +97,6 @@ def between(interval: Interval, times: float = 1) -> str:
 
 
 # ------------------------------------------------------------------ parts of the file
-
-
-def _head(results: Calibration) -> list[str]:
-    machine = results.accelerator or results.processor
-    shape, s = " + ".join(map(str, results.ranks_of_nodes)), "s" * (results.threads != 1)
-    return [
-        f"# This machine with {shape} ranks, {results.model} on {results.dataset}, measured (virtual time)",
-        "#",
-        f"# {results.command}",
-        f"# {results.date}; {results.processor}, {results.cores} usable cores; torch {results.torch}",
-        f"# {results.ranks} processes of {results.threads} thread{s} each on {machine}.",
-        "# Its nodes are one machine: what is between them is no network, and inter is much like intra.",
-        f"# Step times are those of {results.model} on samples like {results.dataset}'s alone.",
-        "# Medians over rounds in which the sizes took turns; intervals are of 95 % (bootstrap over rounds).",
-    ]
 
 
 def _link(results: Calibration, kind: str, over: str) -> list[str]:

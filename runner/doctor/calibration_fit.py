@@ -96,22 +96,16 @@ class HoldOut:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """All that goes into the file: what was measured, where, and the results.
+    """All that goes into the file: what was measured and where, in lines, and the results.
 
-    `batch`: samples of a rank's step. `accelerator`: None for CPUs. `links`: by class (intra, inter), as far
-    as the run has them.
+    `batch`: samples of a rank's step. `device`: its model name. `links`: by class (intra, inter), as far as
+    the run has them.
     """
 
-    command: str
-    date: str
-    processor: str
-    cores: int
-    accelerator: str | None
-    torch: str
-    threads: int
-    model: str
-    dataset: str
+    about: tuple[str, ...]
     batch: int
+    device: str
+    on_gpus: bool
     ranks_of_nodes: tuple[int, ...]
     steps: Steps
     links: dict[str, LineFit]
