@@ -114,7 +114,8 @@ class Machine:
 
     def look(self) -> None:
         """Run a few steps of each size: what a step takes decides how many rounds are measured."""
-        took = self._measure("a first look", self._steps(1, LOOK_STEPS, LOOK_STEPS))
+        steps: dict[str, Any] = {"rounds": 1, "steps": LOOK_STEPS, "own_steps": LOOK_STEPS}
+        took = self._measure("a first look", "steps", sizes=self.sizes, **steps)
         self._step_s = dict(zip(self.sizes, np.max(took["sizes"], (0, 2)).tolist(), strict=True))
         own_ms = 1e3 * self._step_s[self.own]
         display.say(self._console, f"{self.ranks} ranks, a step of {self.own} samples {own_ms:.2f} ms")
@@ -124,18 +125,17 @@ class Machine:
         own_s, effort = self._step_s[self.own], self._effort
         round_s = sum((1 + STEPS) * step_s for step_s in self._step_s.values()) + OWN_STEPS * own_s
         number = rounds(STEPS_S, round_s, 6, 100, effort)
-        took = self._measure("1/4 step times", self._steps(number, STEPS, OWN_STEPS))
+        steps: dict[str, Any] = {"rounds": number, "steps": STEPS, "own_steps": OWN_STEPS}
+        took = self._measure("1/4 step times", "steps", sizes=self.sizes, **steps)
         number = rounds(SUMS_S, len(PAYLOADS) * own_s + SUMS_OF_A_ROUND_S, 8, 40, effort)
-        sums = {"part": "sums", "rounds": number, "own": self.own, "payloads": PAYLOADS}
-        links = {
-            kind: fit.line_fit(PAYLOADS, np.array(self._measure(f"2/4 links, {kind}", sums, pair)["sums"]))
-            for kind, pair in self.pairs.items()
-        }
+        links = {}
+        for kind, pair in self.pairs.items():
+            sums = self._measure(f"2/4 links, {kind}", "sums", pair, rounds=number, payloads=PAYLOADS)
+            links[kind] = fit.line_fit(PAYLOADS, np.array(sums["sums"]))
         overlap = None
         if self.ranks > 1:
             number = rounds(OVERLAP_S, 3 * own_s, 10, 150, effort)
-            task = {"part": "overlap", "rounds": number, "own": self.own}
-            overlap = overlap_of(self._measure("3/4 overlap", task))
+            overlap = overlap_of(self._measure("3/4 overlap", "overlap", rounds=number))
         nodes, cpu = self._config.cluster.ranks_of_nodes, processor() or platform.machine()
         device = took["device"] or cpu
         about = (
@@ -184,17 +184,15 @@ class Machine:
         modelled = _step_s(self._launch("4/4 hold-out, virtual time", virtual, 1, local.ALL_RANKS))
         return HoldOut(batch=batch, steps=steps, measured=tuple(measured), modelled=modelled)
 
-    def _steps(self, rounds: int, steps: int, own_steps: int) -> dict[str, Any]:
-        task = {"part": "steps", "own": self.own, "sizes": self.sizes}
-        return {**task, "rounds": rounds, "steps": steps, "own_steps": own_steps}
-
     def _measure(
-        self, title: str, task: dict[str, Any], cluster: ClusterConfig | None = None
+        self, title: str, part: str, cluster: ClusterConfig | None = None, **arguments: Any
     ) -> dict[str, Any]:
+        """What the ranks of `cluster`, by default the run's, measure: the `part` of `calibration_ranks`."""
         config = self._config
         if cluster is not None:
             train = dataclasses.replace(config.train, global_batch_size=self.own * cluster.ranks)
             config = dataclasses.replace(config, cluster=cluster, train=train)
+        task = {"part": part, "own": self.own, **arguments}
         return self._launch(title, config, config.cluster.ranks, ranks_entry.ENTRY, task)
 
     def _launch(
