@@ -1,15 +1,16 @@
 """Facts about the machine and its network as one process sees them. No torch unless asked."""
 
 import ipaddress
+import multiprocessing
 import os
 import platform
 import socket
 import sys
 import tempfile
-import threading
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, fields
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any, Self
 
@@ -206,13 +207,15 @@ def is_loopback(address: str) -> bool:
 
 def interface_of(address: str) -> str | None:
     """The interface that has `address`; the loopback has all of 127.0.0.0/8."""
-    known = interfaces()
-    for name, interface in known.items():
-        if address in interface["addresses"]:
-            return name
-    if is_loopback(address):
-        return next((name for name, interface in known.items() if interface["loopback"]), None)
-    return None
+    loopback = is_loopback(address)
+    return next(
+        (
+            name
+            for name, entry in interfaces().items()
+            if address in entry["addresses"] or (loopback and entry["loopback"])
+        ),
+        None,
+    )
 
 
 def route_to(host: str) -> str | None:
@@ -234,19 +237,11 @@ def route_to(host: str) -> str | None:
 
 def _resolved(host: str) -> list[Any]:
     """`getaddrinfo` for datagrams that gives up after RESOLVE_S. Raises OSError."""
-    results: list[Any] = []
-
-    def resolve() -> None:
+    with ThreadPool(1) as pool:  # leaving it waits for no thread
+        answer = pool.apply_async(socket.getaddrinfo, (host, _ANY_PORT), {"type": socket.SOCK_DGRAM})
         try:
-            results.append(socket.getaddrinfo(host, _ANY_PORT, type=socket.SOCK_DGRAM))
-        except (OSError, UnicodeError) as error:
-            results.append(error if isinstance(error, OSError) else OSError(str(error)))
-
-    thread = threading.Thread(target=resolve, daemon=True, name="resolve")
-    thread.start()
-    thread.join(RESOLVE_S)
-    if not results:
-        raise TimeoutError(f"no answer about {host} within {RESOLVE_S:g} s")
-    if isinstance(results[0], OSError):
-        raise results[0]
-    return results[0]
+            return answer.get(RESOLVE_S)
+        except multiprocessing.TimeoutError:
+            raise TimeoutError(f"no answer about {host} within {RESOLVE_S:g} s") from None
+        except UnicodeError as error:
+            raise OSError(str(error)) from error
