@@ -101,12 +101,8 @@ def between(interval: Interval, times: float = 1) -> str:
 
 def _link(results: Calibration, kind: str, over: str) -> list[str]:
     if kind not in results.links:
-        return [
-            f"  {kind}: # not measured: the run has no two such ranks",
-            "    rate_gbit: null",
-            "    latency_us: 0",
-            "    efficiency: 1.0",
-        ]
+        free = "{rate_gbit: null, latency_us: 0, efficiency: 1.0}"
+        return [f"  {kind}: {free} # not measured: the run has no two such ranks"]
     fit = results.links[kind]
     latency_us = number(1e6 * fit.fixed / MESSAGES)
     return [

@@ -41,37 +41,9 @@ GPU_FP32_TOLERANCE = 1e-5  # a GPU's kernels sum in another order in every opera
 _log = logging.getLogger(__name__)
 
 
-class Phase:
-    """The phase of the check, for the supervisor, whose message about a hang names it, and in a file."""
-
-    def __init__(self, link: Link, file: Path | None) -> None:
-        self._link, self._file, self._name = link, file, ""
-
-    def __call__(self, name: str) -> None:
-        self._name = self._link.call = name
-        self._link.progress(phase=name)
-        _log.info("%s", name)
-        if self._file is not None:
-            with suppress(OSError):  # the check does not need this file
-                self._file.write_text(name, encoding="utf-8")
-
-    @property
-    def call(self) -> str:
-        return self._link.call
-
-    @call.setter
-    def call(self, name: str) -> None:
-        self._link.call = f"{self._name}: {name}" if name else self._name
-
-
 def examine(task: RankTask, link: Link) -> None:
     """Check the cluster as one rank; arguments and errors as of `rank.run_rank`. Strategies: entry.json."""
     run_dir, rank = task.run_dir, task.rank
-    phase = Phase(link, run_dir / PHASE_FILE if rank == 0 else None)
-    phase("rendezvous")
-    config, comm = meet(task)
-    topology = comm.topology
-    comm.on_call = phase  # pyright: ignore[reportAttributeAccessIssue] (a property where an attribute is asked)
     result: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "complete": False, "contracts": []}
 
     def save(**parts: Any) -> None:
@@ -79,6 +51,18 @@ def examine(task: RankTask, link: Link) -> None:
         if rank == 0:
             write_json(run_dir / RESULT, result)
 
+    def phase(name: str) -> None:
+        """Note what this rank does now, for the supervisor and in a file."""
+        link.call = name
+        link.progress(phase=name)
+        _log.info("%s", name)
+        if rank == 0:
+            with suppress(OSError):  # the check does not need this file
+                (run_dir / PHASE_FILE).write_text(name, encoding="utf-8")
+
+    phase("rendezvous")
+    config, comm = meet(task)
+    topology, comm.on_call = comm.topology, link
     phase("facts of each rank")
     rows = comm.gather_values(facts_of(comm, config.results_dir, task.meeting.host, task.threads))
     save(**about(comm, rows))

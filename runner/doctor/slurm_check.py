@@ -153,10 +153,14 @@ def _progress(status: Mapping[str, Any], path: Path) -> str:
         return f"queued: {status['reason']}" if status.get("reason") else "queued"
     if status["status"] != "running":
         return ""
-    line = f"running on {(status.get('queue') or {}).get('nodes') or 'its nodes'}"
-    with suppress(OSError):  # there is no such file before the first phase
-        line += f": {(path / PHASE_FILE).read_text(encoding='utf-8')}"
-    return line
+    return f"running on {(status.get('queue') or {}).get('nodes') or 'its nodes'}{_phase(path)}"
+
+
+def _phase(path: Path) -> str:
+    """The last phase of the ranks after a colon; "" before the first one."""
+    with suppress(OSError):
+        return f": {(path / PHASE_FILE).read_text(encoding='utf-8')}"
+    return ""
 
 
 # ------------------------------------------------------------------ the result
@@ -177,7 +181,7 @@ def conclude(console: Console, path: Path, config: RunConfig, status: Mapping[st
     if failed:
         reason = status.get("reason") or f"it left no complete {RESULT}"
         word = "failed" if status["status"] == "finished" else status["status"]
-        display.say(console, f"the job {word.replace('_', ' ')}: {reason}", "red")
+        display.say(console, f"the job {word.replace('_', ' ')}{_phase(path)}: {reason}", "red")
         if log := slurm_status.last_words(path) or _end_of_log(path, status):
             display.say(console, log, "dim")
     if problems:

@@ -204,14 +204,9 @@ class RunQueue:
     def __init__(self, tasks: Path = Path("/proc/self/task")) -> None:
         self._tasks = tasks
         # By thread: ns that it has waited for a core, and how often it was given one, since it began.
-        self._since: dict[str, tuple[int, int]] | None = {}
-        self._waited = 0
+        self._since: dict[str, tuple[int, int]] = {}
+        self.waited_ns: int | None = 0  # of all threads together; None where the system does not count them
         self._before: tuple[int, int | None] = (0, 0)  # ns of training and in the queue, of earlier attempts
-
-    @property
-    def waited_ns(self) -> int | None:
-        """Nanoseconds of all threads together; None where the system does not count them."""
-        return None if self._since is None else self._waited
 
     def share(self, train_ns: int) -> float | None:
         """Seconds of all threads together over seconds of training; None if an attempt has no counts.
@@ -225,25 +220,25 @@ class RunQueue:
     def state_dict(self, train_ns: int) -> dict[str, int | None]:
         """Training and waiting of this attempt and of those before it."""
         trained, queued = self._before
-        waited = self.waited_ns
-        together = None if queued is None or waited is None else queued + waited
+        together = None if queued is None or self.waited_ns is None else queued + self.waited_ns
         return {"train_ns": trained + train_ns, "queued_ns": together}
 
     def load_state_dict(self, state: Mapping[str, int | None]) -> None:
         self._before = state["train_ns"] or 0, state["queued_ns"]
 
     def training(self, on: bool) -> None:
-        if self._since is None:
-            return
         now = self._read()
-        if not on and now is not None:
+        if not now or self.waited_ns is None:
+            self.waited_ns = None
+            return
+        if not on:
             for thread, (waited, times) in now.items():
                 waited_before, times_before = self._since.get(thread, (0, 0))
-                self._waited += max(0, waited - waited_before - IDLE_NS * (times - times_before))
+                self.waited_ns += max(0, waited - waited_before - IDLE_NS * (times - times_before))
         self._since = now
 
-    def _read(self) -> dict[str, tuple[int, int]] | None:
-        """The last two numbers in the schedstat of each thread."""
+    def _read(self) -> dict[str, tuple[int, int]]:
+        """The last two numbers in the schedstat of each thread; none where the system does not give them."""
         threads: dict[str, tuple[int, int]] = {}
         try:
             for thread in os.listdir(self._tasks):
@@ -253,8 +248,8 @@ class RunQueue:
                     continue
                 threads[thread] = int(waited), int(times)
         except (OSError, ValueError):
-            return None
-        return threads or None
+            return {}
+        return threads
 
 
 if __name__ == "__main__":

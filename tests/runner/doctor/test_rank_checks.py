@@ -164,7 +164,7 @@ def test_what_was_found_before_a_rank_died_is_kept_and_told(
     said = capsys.readouterr().out
     assert code == slurm_check.FAILED
     assert "Averager: ok" in said
-    assert "the job failed: rank 1: RuntimeError: no memory left" in said
+    assert "the job failed: contract of HangsOverGloo: rank 1: RuntimeError: no memory left" in said
 
 
 # ------------------------------------------------------------------ each in itself
@@ -177,27 +177,6 @@ def test_few_nodes_are_all_paired_and_of_many_the_neighbours():
     pairs, remark = rank_checks.pairs_of(40)
     assert remark == "40 neighbours, of 780"
     assert pairs == [*((node, node + 1) for node in range(39)), (0, 39)]
-
-
-class Line:
-    """The supervisor's end."""
-
-    call = ""
-
-    def progress(self, **numbers: Any) -> None:
-        self.numbers = numbers
-
-
-def test_the_word_on_a_hang_names_the_pair(tmp_path: Path):
-    line = Line()
-    doing = rank_checks.Phase(line, tmp_path / "doing.txt")  # pyright: ignore[reportArgumentType] (a stand-in)
-    doing("link n1 - n2")
-    doing.call = "exchange"
-    assert line.call == "link n1 - n2: exchange"
-    doing.call = ""
-    assert line.call == "link n1 - n2"
-    assert line.numbers == {"phase": "link n1 - n2"}
-    assert (tmp_path / "doing.txt").read_text() == "link n1 - n2"
 
 
 def test_on_another_device_the_model_starts_and_drops_as_in_virtual_time():
