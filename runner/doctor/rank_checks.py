@@ -67,8 +67,7 @@ def examine(task: RankTask, link: Link) -> None:
     rows = comm.gather_values(facts_of(comm, config.results_dir, task.meeting.host, task.threads))
     save(**about(comm, rows))
     hosts = [rows[topology.on_node(node)[0]]["host"] for node in range(topology.nodes)]
-    pairs, remark = links(comm, hosts, phase)
-    save(pairs=pairs, pairs_remark=remark)
+    save(pairs=links(comm, hosts, phase))
     save(collectives=sums(comm, phase))
     for entry in read_json(run_dir / ENTRY_FILE)["strategies"]:
         phase(f"contract of {entry['name']}")
@@ -106,20 +105,19 @@ def about(comm: TorchCommunicator, rows: Sequence[dict[str, Any]]) -> dict[str, 
 # ------------------------------------------------------------------ links and sums
 
 
-def pairs_of(nodes: int) -> tuple[list[tuple[int, int]], str | None]:
-    """The pairs of nodes to measure: all, or of many nodes the neighbours in a ring, with a remark."""
+def pairs_of(nodes: int) -> list[tuple[int, int]]:
+    """The pairs of nodes to measure: all, or of many nodes the neighbours in a ring."""
     if nodes <= FEW_NODES:
-        return list(combinations(range(nodes), 2)), None
-    ring = [(node, node + 1) for node in range(nodes - 1)] + [(0, nodes - 1)]
-    return ring, f"{nodes} neighbours, of {nodes * (nodes - 1) // 2}"
+        return list(combinations(range(nodes), 2))
+    return [(node, node + 1) for node in range(nodes - 1)] + [(0, nodes - 1)]
 
 
 def links(
     comm: TorchCommunicator, hosts: Sequence[str], phase: Callable[[str], None]
-) -> tuple[list[dict[str, Any]], str | None]:
+) -> list[dict[str, Any]]:
     """Latency and rate between the first ranks of nodes, one pair at a time; on every rank."""
     leaders = [comm.topology.on_node(node)[0] for node in range(comm.topology.nodes)]
-    pairs, remark = pairs_of(comm.topology.nodes)
+    pairs = pairs_of(comm.topology.nodes)
     measured: list[dict[str, Any]] = []
     for number, (a, b) in enumerate(pairs, 1):
         phase(f"link {hosts[a]} - {hosts[b]} ({number} of {len(pairs)})")
@@ -133,7 +131,7 @@ def links(
             measure(comm, leaders[a], first=False)
     phase("links")
     gathered = [pair for of_rank in comm.gather_values(measured) for pair in of_rank]
-    return sorted(gathered, key=lambda pair: pair["nodes"]), remark
+    return sorted(gathered, key=lambda pair: pair["nodes"])
 
 
 def measure(comm: TorchCommunicator, peer: int, *, first: bool) -> dict[str, Any]:

@@ -239,8 +239,8 @@ def show(console: Console, result: Mapping[str, Any]) -> None:
     display.say(console, "")
     title = f"Ranks ({', '.join([result['backend'], *parts])})"
     _print_table(console, title, ("rank", "node", "host", "cores", "threads", "device"), ranks)
-    remark = result.get("pairs_remark")
-    title = "Links between nodes" + (f" ({remark})" if remark else "")
+    nodes = len(result["ranks_of_nodes"])
+    title = f"Links between nodes ({len(links)} of {nodes * (nodes - 1) // 2}, slowest first)"
     _print_table(console, title, ("pair", "latency", "rate", "there, back"), links)
     _print_table(console, "all_reduce over all ranks", ("size", "time", "bus bandwidth"), sums)
     if result["contracts"]:

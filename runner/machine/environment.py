@@ -78,16 +78,11 @@ def environment(
     extra: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The content of environment.json. `ranks`: the `rank_row` of every rank, in rank order."""
-    commit, dirty = commit_of(PACKAGE)
     return {
         "schema_version": ENVIRONMENT_SCHEMA_VERSION,
         "rules_version": RULES_VERSION,
-        "python": platform.python_version(),
-        "torch": installed("torch"),
-        "daso_bench": installed("daso-bench"),
+        **versions(),
         "packages": {name: installed(name) for name in _PACKAGES},
-        "commit": commit,
-        "dirty": dirty,
         "hostname": socket.gethostname(),
         "platform": platform.platform(),
         "machine": platform.machine(),
@@ -99,6 +94,18 @@ def environment(
         "world": world,
         "ranks": [dict(row) for row in ranks],
         **(extra or {}),
+    }
+
+
+def versions() -> dict[str, str | None]:
+    """Versions of Python, torch and this package, its commit and a hash of the changes to it."""
+    commit, dirty = commit_of(PACKAGE)
+    return {
+        "python": platform.python_version(),
+        "torch": installed("torch"),
+        "daso_bench": installed("daso-bench"),
+        "commit": commit,
+        "dirty": dirty,
     }
 
 

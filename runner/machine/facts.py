@@ -3,7 +3,6 @@
 import ipaddress
 import multiprocessing
 import os
-import platform
 import socket
 import sys
 import tempfile
@@ -18,7 +17,7 @@ import psutil
 
 from .. import PACKAGE
 from .cores import affinity, usable_cores
-from .environment import commit_of, installed, visible_devices
+from .environment import versions, visible_devices
 from .folders import folder_facts
 
 SLOWING_VARIABLES = {
@@ -108,7 +107,6 @@ def process_facts(results_dir: Path, *, master: str | None = None, with_torch: b
     counts devices.
     """
     memory = psutil.virtual_memory()
-    commit, dirty = commit_of(PACKAGE)
     route = None
     if master is not None:
         with suppress(OSError):
@@ -124,13 +122,7 @@ def process_facts(results_dir: Path, *, master: str | None = None, with_torch: b
         variables={name: os.environ[name] for name in _VARIABLES if name in os.environ},
         visible_devices=visible_devices(),
         device_files=_device_files(Path("/dev")),
-        versions={
-            "python": platform.python_version(),
-            "torch": installed("torch"),
-            "daso_bench": installed("daso-bench"),
-            "commit": commit,
-            "dirty": dirty,
-        },
+        versions=versions(),
         executable=sys.executable,
         package=str(PACKAGE),
         folders=_folders(results_dir),
