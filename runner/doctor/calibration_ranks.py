@@ -96,7 +96,7 @@ def measure_steps(
 
 
 def measure_sums(rig: "Rig", link: Link, *, rounds: int, own: int, payloads: list[int]) -> dict[str, Any]:
-    """All-reduces of each payload: after a step of the run's own size (`paused`), and one right behind it.
+    """All-reduces of each payload, each after a step of the run's own size.
 
     Then sockets and caches are cold. Returns seconds: `sums` [rounds][payloads].
     """

@@ -65,7 +65,8 @@ def examine(task: RankTask, link: Link) -> None:
     topology, comm.on_call = comm.topology, link
     phase("facts of each rank")
     rows = comm.gather_values(facts_of(comm, config.results_dir, task.meeting.host, task.threads))
-    save(**about(comm, rows))
+    versions = {**rows[0]["versions"], "nccl": nccl_version() if comm.backend == "nccl" else None}
+    save(ranks_of_nodes=list(topology.ranks_of_nodes), backend=comm.backend, versions=versions, rows=rows)
     hosts = [rows[topology.on_node(node)[0]]["host"] for node in range(topology.nodes)]
     save(pairs=links(comm, hosts, phase))
     save(collectives=sums(comm, phase))
@@ -89,17 +90,6 @@ def facts_of(comm: TorchCommunicator, results_dir: Path, master: str, threads: i
     name = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
     place = {"rank": comm.rank, "local_rank": comm.local_rank, "node": comm.node}
     return {**facts.as_row(), **place, "threads": threads, "device": f"{device}{name}"}
-
-
-def about(comm: TorchCommunicator, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The head of the result: the rows of the ranks, and what is the same for all."""
-    return {
-        "ranks_of_nodes": list(comm.topology.ranks_of_nodes),
-        "backend": comm.backend,
-        "threads": min(row["threads"] for row in rows),  # with `auto`, a rank has its share of the cores
-        "versions": {**rows[0]["versions"], "nccl": nccl_version() if comm.backend == "nccl" else None},
-        "rows": list(rows),
-    }
 
 
 # ------------------------------------------------------------------ links and sums

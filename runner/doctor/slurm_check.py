@@ -205,12 +205,9 @@ def findings(result: Mapping[str, Any], *, share_gpus: bool = False) -> list[Fin
         for contract in result["contracts"]
         if contract["status"] == "FAILED"
     ]
-    rules = cluster_findings(
-        result["rows"],
-        result["threads"],
-        pairs=result.get("pairs", ()),
-        share_gpus=share_gpus,
-    )
+    rows, pairs = result["rows"], result.get("pairs", ())
+    threads = min(row["threads"] for row in rows)  # with `auto`, a rank has its share of the cores
+    rules = cluster_findings(rows, threads, pairs=pairs, share_gpus=share_gpus)
     return worst_first([*broken, *rules])
 
 
