@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import socket
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, fields
@@ -51,9 +50,8 @@ class ProcessFacts:
 
     `route_interface`: by which this process reaches the host of rank 0; None if it is not known.
     `usable_cores`: `cores`, cut to a container's quota. `visible_devices`: the entries of
-    CUDA_VISIBLE_DEVICES, None if it is not set. `folders`: `folder_facts` of results, tmp and shm, as far as
-    they are known. `torch`: of `torch_facts`, None if torch was not imported. `rank`, `local_rank`: only in a
-    job.
+    CUDA_VISIBLE_DEVICES, None if it is not set. `folders`: `folder_facts` of results, tmp and shm.
+    `torch`: of `torch_facts`, None if torch was not imported. `rank`, `local_rank`: only in a job.
     """
 
     host: str
@@ -107,6 +105,8 @@ def process_facts(results_dir: Path, *, master: str | None = None, with_torch: b
     counts devices.
     """
     memory = psutil.virtual_memory()
+    tmp = Path(os.environ.get("TMPDIR") or "/tmp")
+    folders = {"results": results_dir, "tmp": tmp, "shm": Path("/dev/shm")}
     route = None
     if master is not None:
         with suppress(OSError):
@@ -125,7 +125,7 @@ def process_facts(results_dir: Path, *, master: str | None = None, with_torch: b
         versions=versions(),
         executable=sys.executable,
         package=str(PACKAGE),
-        folders=_folders(results_dir),
+        folders={name: folder_facts(path) for name, path in folders.items()},
         torch=torch_facts() if with_torch else None,
     )
 
@@ -157,17 +157,6 @@ def _device_files(folder: Path) -> list[str]:
     return nvidia or sorted(
         path.name for path in (folder / "dri").glob("renderD*") if (folder / "kfd").exists()
     )
-
-
-def _folders(results_dir: Path) -> dict[str, dict[str, Any]]:
-    paths = {"results": results_dir}
-    try:
-        paths["tmp"] = Path(os.environ.get("TMPDIR") or tempfile.gettempdir())
-    except FileNotFoundError:  # Python can write into none of its candidates
-        paths["tmp"] = Path("/tmp")
-    if os.path.isdir("/dev/shm"):
-        paths["shm"] = Path("/dev/shm")
-    return {name: folder_facts(path) for name, path in paths.items()}
 
 
 # ------------------------------------------------------------------ network

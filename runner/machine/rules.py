@@ -196,7 +196,7 @@ def folders(facts: ProcessFacts) -> Iterator[Finding]:
         fix = "docker run --shm-size=1g (outside a container: remove what is left in /dev/shm)"
         wanted.append(("shm", "shared memory", 256 * MIB, why, fix))
     for name, shown, least_bytes, why, fix in wanted:
-        folder = facts.folders.get(name, {"error": None})
+        folder = facts.folders[name]
         free = folder.get("free_bytes", least_bytes)
         if problem := folder["error"]:
             # Without a folder for results nothing can run; for another one, other folders may serve.
