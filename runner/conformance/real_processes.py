@@ -205,7 +205,7 @@ def _launch(candidate: Candidate, ranks: RanksOfNodes) -> Walks:
 
 def walks_of(folder: Path, name: str, ranks: int) -> Walks:
     """What `walk` has written on so many ranks; removes the files."""
-    files = [folder / f"{name}_{rank}.pt" for rank in range(ranks)]
+    files = [_file(folder, name, rank) for rank in range(ranks)]
     of_ranks = [torch.load(file, weights_only=False, map_location=CPU) for file in files]
     for file in files:
         file.unlink()
@@ -263,10 +263,14 @@ def walk(comm: TorchCommunicator, candidate: Candidate, folder: Path) -> None:
         walks["resumed"] = _walk(scenario_of(candidate, ranks, torch.float32, comm.device), comm, checkpoints)
     for history in walks.values():
         history.strategy = history.replica = history.traffic = None  # they belong to this process
-    torch.save(walks, folder / f"{candidate.name}_{comm.rank}.pt")
+    torch.save(walks, _file(folder, candidate.name, comm.rank))
     comm.barrier(WORLD)
     if comm.rank == 0:
         shutil.rmtree(checkpoints, ignore_errors=True)
+
+
+def _file(folder: Path, name: str, rank: int) -> Path:
+    return folder / f"{name.replace('/', '.')}_{rank}.pt"  # a strategy's file may be in a folder of its group
 
 
 def _walk(scenario: Scenario, comm: TorchCommunicator, checkpoints: Path | None) -> History:
