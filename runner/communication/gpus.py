@@ -36,14 +36,13 @@ def device_of(
         place = [mate for mate in mates if cluster.device.kind_of(mate) == "cuda"].index(rank)
     count, shown = torch.cuda.device_count(), visible_devices()
     if not count:
-        if shown:  # training on the CPU instead would be another experiment
-            raise MachineError(
-                f"CUDA_VISIBLE_DEVICES={','.join(shown)}: no GPU for torch (no driver, or a CPU build); "
-                "to run on CPUs ask for no GPU (launcher.gpus_per_rank=0) or unset it"
+        if shown or kind == "cuda":  # training on the CPU instead would be another experiment
+            asked = (
+                f"CUDA_VISIBLE_DEVICES={','.join(shown)}" if shown else f"cluster.device.kind of rank {rank}"
             )
-        if kind == "cuda":
             raise MachineError(
-                f"cluster.device.kind: rank {rank} is to take a GPU (cuda), and torch sees none; take cpu"
+                f"{asked}: torch sees no GPU (no driver, or a CPU build); to run on CPUs take "
+                "cluster.device.kind=cpu and launcher.gpus_per_rank=0"
             )
         return torch.device("cpu")
     if place >= count > 1 and not launcher.share_gpus:

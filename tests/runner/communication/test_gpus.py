@@ -114,9 +114,7 @@ def test_a_rank_that_is_to_take_a_gpu_where_there_is_none_is_refused(monkeypatch
     assert device_of(hardware, LOCAL, topology, 0) == torch.device("cpu")
     with pytest.raises(MachineError) as error:
         device_of(hardware, LOCAL, topology, 1)
-    assert str(error.value) == (
-        "cluster.device.kind: rank 1 is to take a GPU (cuda), and torch sees none; take cpu"
-    )
+    assert str(error.value).startswith("cluster.device.kind of rank 1: torch sees no GPU")
     assert device_of(cluster(), LOCAL, topology, 1) == torch.device("cpu"), "nobody asked for one"
 
 
