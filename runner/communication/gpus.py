@@ -12,7 +12,7 @@ from ...strategies.errors import ConfigError, MachineError
 from ...strategies.topology import Topology
 from ..config.cluster import ClusterConfig
 from ..config.launchers import LauncherConfig
-from ..machine.environment import device_index, processor, visible_devices
+from ..machine.environment import processor, visible_devices
 from .torch_communicator import Store, TCPStore, TorchCommunicator
 
 CPU = "cpu"
@@ -24,8 +24,9 @@ def device_of(
 ) -> torch.device:
     """The device that `cluster.device.kind` names for this rank, or that of its local rank.
 
-    Where links or devices are emulated a rank takes a GPU only if `kind` says so: only CPUs are slowed down.
-    Raises MachineError: the rank is to take a GPU, and there is none for it.
+    If a batch system shows each task one GPU of its own, every rank uses that one. Where links or devices are
+    emulated a rank takes a GPU only if `kind` says so: only CPUs are slowed down. Raises MachineError: the
+    rank is to take a GPU, and there is none for it.
     """
     kind, place = cluster.device.kind_of(rank), topology.local_ranks[rank]
     if kind == "cpu" or (kind is None and launcher.asked_network != "none"):
@@ -34,20 +35,23 @@ def device_of(
         mates = topology.on_node(topology.node_of_rank[rank])
         place = [mate for mate in mates if cluster.device.kind_of(mate) == "cuda"].index(rank)
     count, shown = torch.cuda.device_count(), visible_devices()
-    if shown and not count:  # training on the CPU instead would be another experiment
-        raise MachineError(
-            f"CUDA_VISIBLE_DEVICES={','.join(shown)}: torch sees no GPU (a build for CPUs, or no driver); to "
-            "run on CPUs ask for no GPU (launcher.gpus_per_rank=0) or unset it"
-        )
-    index = device_index(place, count, share=launcher.share_gpus)
-    if index is None and kind == "cuda":
-        raise MachineError(
-            f"cluster.device.kind: rank {rank} is to take a GPU (cuda), and torch sees none; take cpu"
-        )
-    if index is None:
+    if not count:
+        if shown or kind == "cuda":  # training on the CPU instead would be another experiment
+            asked = (
+                f"CUDA_VISIBLE_DEVICES={','.join(shown)}" if shown else f"cluster.device.kind of rank {rank}"
+            )
+            raise MachineError(
+                f"{asked}: torch sees no GPU (no driver, or a CPU build); to run on CPUs take "
+                "cluster.device.kind=cpu and launcher.gpus_per_rank=0"
+            )
         return torch.device("cpu")
-    torch.cuda.set_device(index)
-    return torch.device("cuda", index)
+    if place >= count > 1 and not launcher.share_gpus:
+        raise MachineError(
+            f"local rank {place} has no device of its own: {count} are visible; start at most {count} ranks "
+            "per node, take cluster.device.kind=cpu, or launcher.share_gpus=true (no valid times)"
+        )
+    torch.cuda.set_device(place % count)
+    return torch.device("cuda", place % count)
 
 
 def connect(

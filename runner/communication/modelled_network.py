@@ -50,14 +50,10 @@ class ModelledCommunicator(TorchCommunicator):
         lines, descriptor, address = self.lines(), -1, ""
         if self.rank == 0:
             descriptor, address = make(self.topology, lines)
-        try:
-            address = comm.broadcast_text(address, WORLD)
-            self._clocks = LinkClocks(address, self.topology, network, lines)
-            comm.barrier(WORLD)
-        finally:
-            if self.rank == 0:
-                shared_memory.drop_name(address)
-                os.close(descriptor)
+        self._clocks = LinkClocks(comm.broadcast_text(address, WORLD), self.topology, network, lines)
+        comm.barrier(WORLD)
+        if self.rank == 0:
+            os.close(descriptor)
         self._completions = ThreadPoolExecutor(1, thread_name_prefix="modelled network")
 
     def close(self) -> None:

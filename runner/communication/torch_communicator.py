@@ -199,15 +199,11 @@ class TorchCommunicator(CountedCommunicator):
         maker, descriptor, address = members[0] == self.rank, -1, ""
         if maker:
             descriptor, address = shared_memory.offer(numel, dtype)
-        try:
-            address = self.broadcast_text(address, group)
-            if not maker:
-                descriptor = shared_memory.take(address)
-            memory = shared_memory.as_tensor(descriptor, numel, dtype)
-            self.barrier(group)  # others open the maker's descriptor: it stays until all have it
-        finally:
-            if maker:
-                shared_memory.drop_name(address)
+        address = self.broadcast_text(address, group)
+        if not maker:
+            descriptor = shared_memory.take(address)
+        memory = shared_memory.as_tensor(descriptor, numel, dtype)
+        self.barrier(group)  # others open the maker's descriptor: it stays until all have it
         os.close(descriptor)
         return memory
 

@@ -42,46 +42,61 @@ ENTRY = "daso_bench.runner.conformance.real_processes:walk_rank"
 PRELOAD = (*local.PRELOAD, "daso_bench.runner.conformance.real_processes")
 PRECISIONS = {"fp32": (torch.float32, 1e-6), "fp64": (torch.float64, 1e-12)}
 CPU = torch.device("cpu")
+VIRTUAL_RANKS = 128  # each takes 0.15 s
 OWN_PACE = "at their own pace"
+TOO_MANY = f"with more than {VIRTUAL_RANKS} ranks not held against virtual time: it ends, and ranks agree"
 OTHER_SIZES = "with batches of other sizes than in virtual time: it ends, and ranks agree"
 STALL_S = 60.0
+Walks = dict[str, list[History]]
+"""Histories of all ranks in both precisions, and of the resumed run."""
 SAVE_AFTER = trial.STEPS_PER_EPOCH + 2  # inside an epoch
 
 
 def as_in_virtual_time(candidate: Candidate, ranks: RanksOfNodes) -> str | None:
-    """Over gloo the same calls give the same model, to 1e-6 in fp32 and 1e-12 in fp64; a resume is exact.
-
-    Of strategies whose ranks step at their own pace: they end, agree, and have made equally many calls.
-    """
+    """Over gloo the same calls give the same model as in virtual time; see `require_as_in_virtual_time`."""
     candidate, remark = without_measuring(candidate, ranks)
     candidate.strategy_class.check(candidate.config, trial.trial_scenario(candidate, ranks).plan)
-    walks = _launch(candidate, ranks)
+    return require_as_in_virtual_time(candidate, ranks, _launch(candidate, ranks), "gloo") or remark
+
+
+def require_as_in_virtual_time(
+    candidate: Candidate, ranks: RanksOfNodes, walks: Walks, backend: str, fp32_tolerance: float = 0.0
+) -> str | None:
+    """Raise Failed unless real ranks walk as virtual ones do, to 1e-6 in fp32 and 1e-12 in fp64.
+
+    A resumed run must be exact. `fp32_tolerance`: allowed in fp32, and after a resume, if it is more. Where
+    ranks step at their own pace, where batches have other sizes in virtual time, and of many ranks, it only
+    requires that they end, agree, and have made equally many calls; returns a remark on it, else None.
+    """
+    virtual: Walks = {}
     own_pace = issubclass(candidate.strategy_class, AsynchronousStrategy)
-    if own_pace or walks["fp32"][0].sizes != drive(scenario_of(candidate, ranks, torch.float32))[0].sizes:
+    remark = OWN_PACE if own_pace else TOO_MANY if sum(ranks) > VIRTUAL_RANKS else None
+    if remark is None:
+        virtual = {
+            name: drive(scenario_of(candidate, ranks, dtype)) for name, (dtype, _) in PRECISIONS.items()
+        }
+        remark = OTHER_SIZES if walks["fp32"][0].sizes != virtual["fp32"][0].sizes else None
+    if remark is not None:
         for name in PRECISIONS:
-            require_agreement_of(walks[name], f"{name} over gloo")
-        return OWN_PACE if own_pace else OTHER_SIZES
-    for name, (dtype, tolerance) in PRECISIONS.items():
-        virtual = drive(scenario_of(candidate, ranks, dtype))
-        for history, simulated in zip(walks[name], virtual, strict=True):
-            require_as_virtual(history, simulated, f"{name} over gloo", tolerance)
+            _require_agreement_of(walks[name], f"{name} over {backend}")
+        return remark
+    for name, (_, tolerance) in PRECISIONS.items():
+        allowed = max(tolerance, fp32_tolerance) if name == "fp32" else tolerance
+        for history, simulated in zip(walks[name], virtual[name], strict=True):
+            _require_as_virtual(history, simulated, f"{name} over {backend}", allowed)
+    what = f"fp32 over {backend}, saved after step {SAVE_AFTER} and resumed"
     for resumed, unbroken in zip(walks["resumed"], walks["fp32"], strict=True):
-        require_resumed(resumed, unbroken, "fp32 over gloo")
-    return remark
+        require_same_walk(resumed, unbroken, what, fp32_tolerance)
+    return None
 
 
-def require_as_virtual(history: History, virtual: History, what: str, tolerance: float) -> None:
+def _require_as_virtual(history: History, virtual: History, what: str, tolerance: float) -> None:
     """Raise Failed where a rank differs from virtual time: parameters, result, calls, stop_agreed()."""
     require_same_walk(history, virtual, what, tolerance)
     require_equal(history.given, virtual.given, f"{what}: rank {history.rank}", history.names, tolerance)
     require_same_calls(_strategy_calls(history), _strategy_calls(virtual), f"{what}: rank {history.rank}")
     if history.agreed != virtual.agreed:
         raise Failed(f"{what}: rank {history.rank}: stop_agreed() answers otherwise")
-
-
-def require_resumed(resumed: History, unbroken: History, what: str, tolerance: float = 0.0) -> None:
-    """Raise Failed where the resumed run differs from the unbroken one."""
-    require_same_walk(resumed, unbroken, f"{what}, saved after step {SAVE_AFTER} and resumed", tolerance)
 
 
 def without_measuring(candidate: Candidate, ranks: RanksOfNodes) -> tuple[Candidate, str | None]:
@@ -135,7 +150,7 @@ def on_device(problem: Problem, device: torch.device) -> Problem:
     return dataclasses.replace(problem, model=model, data=data)
 
 
-def require_agreement_of(histories: Sequence[History], what: str) -> None:
+def _require_agreement_of(histories: Sequence[History], what: str) -> None:
     """Raise Failed unless all ranks (in order) end with one model and have called equally often."""
     require_agreement([h.final for h in histories], f"{what}, after finalize()", histories[0].names)
     counts = [
@@ -159,8 +174,8 @@ def _strategy_calls(history: History) -> list[Call]:
 # ------------------------------------------------------------------ in the process that checks
 
 
-def _launch(candidate: Candidate, ranks: RanksOfNodes) -> dict[str, list[History]]:
-    """One run of real processes: fp32, fp64, and fp32 resumed. Returns histories by these names."""
+def _launch(candidate: Candidate, ranks: RanksOfNodes) -> Walks:
+    """One run of real processes: fp32, fp64, and fp32 resumed."""
     with tempfile.TemporaryDirectory(prefix="daso-bench-check-") as folder:
         directory = RunDirectory.create(
             {
@@ -185,10 +200,16 @@ def _launch(candidate: Candidate, ranks: RanksOfNodes) -> dict[str, list[History
             raise KeyboardInterrupt
         if outcome.status != "finished":
             raise Failed(f"over gloo: {outcome.reason or outcome.status}")
-        files = [
-            torch.load(directory.path / f"rank_{rank}.pt", weights_only=False) for rank in range(sum(ranks))
-        ]
-    return {name: [histories[name] for histories in files] for name in files[0]}
+        return walks_of(directory.path, candidate.name, sum(ranks))
+
+
+def walks_of(folder: Path, name: str, ranks: int) -> Walks:
+    """What `walk` has written on so many ranks; removes the files."""
+    files = [_file(folder, name, rank) for rank in range(ranks)]
+    of_ranks = [torch.load(file, weights_only=False, map_location=CPU) for file in files]
+    for file in files:
+        file.unlink()
+    return {precision: [walks[precision] for walks in of_ranks] for precision in of_ranks[0]}
 
 
 def plain_of(candidate: Candidate) -> dict[str, Any]:
@@ -208,7 +229,7 @@ def candidate_of(name: str, tree: dict[str, Any], builtin: str | None = None) ->
 
 
 def walk_rank(task: RankTask, link: Link) -> None:
-    """Entry of a rank process: the trial run in both precisions; its histories go to `rank_<r>.pt`."""
+    """Entry of a rank process: `walk`."""
     torch.set_num_threads(task.threads)
     tree = yaml.safe_load((task.run_dir / "config.yaml").read_text(encoding="utf-8"))
     candidate = candidate_of(tree["name"], tree["strategy"])
@@ -222,32 +243,34 @@ def walk_rank(task: RankTask, link: Link) -> None:
         timeout_s=STALL_S + 60,
     )
     comm.on_call = link
-    walks = walks_on(comm, candidate, task.run_dir / "checkpoints")
-    for history in walks.values():
-        history.strategy = history.replica = history.traffic = None  # they belong to this process
-    torch.save(walks, task.run_dir / f"rank_{task.rank}.pt")
-    comm.barrier(WORLD)
+    walk(comm, candidate, task.run_dir)
     link.finish("finished", None, None)
     comm.close()
 
 
-def walks_on(comm: TorchCommunicator, candidate: Candidate, folder: Path) -> dict[str, History]:
-    """This rank's trial runs on `comm`: in both precisions, and resumed where all ranks step together.
+def walk(comm: TorchCommunicator, candidate: Candidate, folder: Path) -> None:
+    """Make this rank's trial runs on `comm`: in both precisions, and resumed where all ranks step together.
 
-    `folder`: for checkpoints, the same on all ranks; it is removed at the end.
+    `folder`: for checkpoints and histories, the same on all ranks; `walks_of` reads the latter afterwards.
     """
     walks: dict[str, History] = {}
-    ranks = tuple(comm.topology.ranks_of_nodes)
+    ranks, checkpoints = tuple(comm.topology.ranks_of_nodes), folder / "checkpoints"
     for name, (dtype, _) in PRECISIONS.items():
         saves = name == "fp32"
         run = scenario_of(candidate, ranks, dtype, comm.device, save_after=[SAVE_AFTER] if saves else [])
-        walks[name] = _walk(run, comm, folder if saves else None)
+        walks[name] = _walk(run, comm, checkpoints if saves else None)
     if walks["fp32"].saved and not issubclass(candidate.strategy_class, AsynchronousStrategy):
-        walks["resumed"] = _walk(scenario_of(candidate, ranks, torch.float32, comm.device), comm, folder)
+        walks["resumed"] = _walk(scenario_of(candidate, ranks, torch.float32, comm.device), comm, checkpoints)
+    for history in walks.values():
+        history.strategy = history.replica = history.traffic = None  # they belong to this process
+    torch.save(walks, _file(folder, candidate.name, comm.rank))
     comm.barrier(WORLD)
     if comm.rank == 0:
-        shutil.rmtree(folder, ignore_errors=True)
-    return walks
+        shutil.rmtree(checkpoints, ignore_errors=True)
+
+
+def _file(folder: Path, name: str, rank: int) -> Path:
+    return folder / f"{name.replace('/', '.')}_{rank}.pt"  # a strategy's file may be in a folder of its group
 
 
 def _walk(scenario: Scenario, comm: TorchCommunicator, checkpoints: Path | None) -> History:

@@ -3,7 +3,6 @@
 import dataclasses
 import datetime
 import math
-import os
 import platform
 import re
 import shlex
@@ -27,6 +26,7 @@ from ..launch import local
 from ..launch.launcher import launcher_of, threads_of
 from ..machine.cores import usable_cores
 from ..machine.environment import processor
+from ..machine.folders import folder_facts
 from ..records import display
 from ..records.json_lines import write_json
 from ..records.run_directory import INTERRUPTED, Outcome, RunDirectory
@@ -114,7 +114,8 @@ class Machine:
 
     def look(self) -> None:
         """Run a few steps of each size: what a step takes decides how many rounds are measured."""
-        took = self._measure("a first look", self._steps(1, LOOK_STEPS, LOOK_STEPS))
+        steps: dict[str, Any] = {"rounds": 1, "steps": LOOK_STEPS, "own_steps": LOOK_STEPS}
+        took = self._measure("a first look", "steps", sizes=self.sizes, **steps)
         self._step_s = dict(zip(self.sizes, np.max(took["sizes"], (0, 2)).tolist(), strict=True))
         own_ms = 1e3 * self._step_s[self.own]
         display.say(self._console, f"{self.ranks} ranks, a step of {self.own} samples {own_ms:.2f} ms")
@@ -124,30 +125,34 @@ class Machine:
         own_s, effort = self._step_s[self.own], self._effort
         round_s = sum((1 + STEPS) * step_s for step_s in self._step_s.values()) + OWN_STEPS * own_s
         number = rounds(STEPS_S, round_s, 6, 100, effort)
-        took = self._measure("1/4 step times", self._steps(number, STEPS, OWN_STEPS))
+        steps: dict[str, Any] = {"rounds": number, "steps": STEPS, "own_steps": OWN_STEPS}
+        took = self._measure("1/4 step times", "steps", sizes=self.sizes, **steps)
         number = rounds(SUMS_S, len(PAYLOADS) * own_s + SUMS_OF_A_ROUND_S, 8, 40, effort)
-        sums = {"part": "sums", "rounds": number, "own": self.own, "payloads": PAYLOADS}
-        links = {
-            kind: fit.line_fit(PAYLOADS, np.array(self._measure(f"2/4 links, {kind}", sums, pair)["sums"]))
-            for kind, pair in self.pairs.items()
-        }
+        links = {}
+        for kind, pair in self.pairs.items():
+            sums = self._measure(f"2/4 links, {kind}", "sums", pair, rounds=number, payloads=PAYLOADS)
+            links[kind] = fit.line_fit(PAYLOADS, np.array(sums["sums"]))
         overlap = None
         if self.ranks > 1:
             number = rounds(OVERLAP_S, 3 * own_s, 10, 150, effort)
-            task = {"part": "overlap", "rounds": number, "own": self.own}
-            overlap = overlap_of(self._measure("3/4 overlap", task))
+            overlap = overlap_of(self._measure("3/4 overlap", "overlap", rounds=number))
+        nodes, cpu = self._config.cluster.ranks_of_nodes, processor() or platform.machine()
+        device = took["device"] or cpu
+        about = (
+            f"This machine with {' + '.join(map(str, nodes))} ranks, {model} on {dataset}, measured "
+            "(virtual time)",
+            "",
+            command,
+            f"{datetime.date.today()}; {cpu}, {usable_cores()} usable cores; torch {version('torch')}",
+            f"{self.ranks} processes on {device}, threads of each: {threads_of(self._config)}.",
+            f"Step times are those of {model} on samples like {dataset}'s alone.",
+        )
         return Calibration(
-            command=command,
-            date=datetime.date.today().isoformat(),
-            processor=processor() or platform.machine(),
-            cores=usable_cores(),
-            accelerator=took["device"],
-            torch=version("torch"),
-            threads=threads_of(self._config),
-            model=model,
-            dataset=dataset,
+            about=about,
             batch=self.own,
-            ranks_of_nodes=self._config.cluster.ranks_of_nodes,
+            device=device,
+            on_gpus=took["device"] is not None,
+            ranks_of_nodes=nodes,
             steps=steps_of(took, self.sizes),
             links=links,
             overlap=overlap,
@@ -179,17 +184,15 @@ class Machine:
         modelled = _step_s(self._launch("4/4 hold-out, virtual time", virtual, 1, local.ALL_RANKS))
         return HoldOut(batch=batch, steps=steps, measured=tuple(measured), modelled=modelled)
 
-    def _steps(self, rounds: int, steps: int, own_steps: int) -> dict[str, Any]:
-        task = {"part": "steps", "own": self.own, "sizes": self.sizes}
-        return {**task, "rounds": rounds, "steps": steps, "own_steps": own_steps}
-
     def _measure(
-        self, title: str, task: dict[str, Any], cluster: ClusterConfig | None = None
+        self, title: str, part: str, cluster: ClusterConfig | None = None, **arguments: Any
     ) -> dict[str, Any]:
+        """What the ranks of `cluster`, by default the run's, measure: the `part` of `calibration_ranks`."""
         config = self._config
         if cluster is not None:
             train = dataclasses.replace(config.train, global_batch_size=self.own * cluster.ranks)
             config = dataclasses.replace(config, cluster=cluster, train=train)
+        task = {"part": part, "own": self.own, **arguments}
         return self._launch(title, config, config.cluster.ranks, ranks_entry.ENTRY, task)
 
     def _launch(
@@ -239,24 +242,16 @@ def steps_of(took: dict[str, Any], sizes: tuple[int, ...]) -> Steps:
 def overlap_of(took: dict[str, Any]) -> Overlap:
     """The results of the part `overlap`, of medians over rounds."""
     alone, ddp, sums = (np.array(took[key]) for key in ("alone", "ddp", "sums"))
-    ready = took["ready"]
 
     def parts(of_rounds: np.ndarray) -> tuple[float, float, float]:
         forward, both, stretched, *each = np.median(of_rounds, 0).tolist()
-        hidden = fit.overlapped(forward, both - forward, ready, each)
-        return fit.overlap_loss(stretched, hidden), stretched, hidden
+        hidden = fit.overlapped(forward, both - forward, took["ready"], each)
+        return fit.overlap_loss(stretched, hidden), 1e3 * stretched, 1e3 * hidden
 
     # Differences within a round: a longer disturbance of the machine slows both steps of it.
     samples = np.concatenate([alone, ddp[:, 1:] - alone[:, 1:], sums], 1)
-    loss, stretched, hidden = parts(samples)
-    interval = fit.bootstrap(samples, parts)[0]
-    return Overlap(
-        loss=loss,
-        interval=interval,
-        stretched_ms=1e3 * stretched,
-        hidden_ms=1e3 * hidden,
-        rounds=len(samples),
-    )
+    interval, *_ = fit.bootstrap(samples, parts)
+    return Overlap(*parts(samples), interval=interval, rounds=len(samples))
 
 
 def _file(output: Path, name: str, force: bool, cwd: Path) -> Path:
@@ -266,9 +261,8 @@ def _file(output: Path, name: str, force: bool, cwd: Path) -> Path:
     if name in groups.entries("cluster"):
         raise ConfigError(f"--name={name}: is a cluster of daso-bench itself; take another name")
     file = cwd / output.expanduser() / "cluster" / f"{name}.yaml"
-    folder = next(parent for parent in file.parents if parent.exists())
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise ConfigError(f"{folder}: is no folder to write in; --output names another one")
+    if error := folder_facts(file.parent)["error"]:
+        raise ConfigError(f"{file.parent}: {error}; --output names another folder")
     existing = next((path for path in (file, file.with_suffix(".csv")) if path.exists()), None)
     if existing is not None and not force:
         raise ConfigError(f"{existing}: is there already; --force replaces it, --name writes another one")

@@ -23,16 +23,18 @@ def render(results: Calibration, name: str) -> str:
     """The text of the file. `name`: of the file and its trace, without the suffix."""
     steps, nodes = results.steps, results.ranks_of_nodes
     each = str(nodes[0]) if len(set(nodes)) == 1 else f"[{', '.join(map(str, nodes))}]"
-    kind = yaml.safe_dump(results.accelerator or results.processor, width=10**6).splitlines()[0]
+    kind = yaml.safe_dump(results.device, width=10**6).splitlines()[0]
     algorithm = "auto # of an all-reduce: ring, tree, hierarchical; auto: the fastest of them"
-    if results.accelerator is None:
+    if not results.on_gpus:
         algorithm = "ring # of an all-reduce, what gloo does: ring, tree, hierarchical, auto"
     speeds = "null # by rank; measured: all within 5 % of the median rank"
     if steps.speeds is not None:
         values = ", ".join(map(str, steps.speeds))
         speeds = f"[{values}] # by rank, the median rank's is 1: medians of rounds"
     lines = [
-        *_head(results),
+        *(f"# {line}".rstrip() for line in results.about),
+        "# Its nodes are one machine: what is between them is no network, and inter is much like intra.",
+        "# Medians over rounds in which the sizes took turns; intervals are of 95 % (bootstrap over rounds).",
         f"nodes: {len(nodes)} # as it was measured; all of them this one machine",
         f"ranks_per_node: {each} # one number, or one per node: [4, 2]",
         "links:",
@@ -97,29 +99,10 @@ def between(interval: Interval, times: float = 1) -> str:
 # ------------------------------------------------------------------ parts of the file
 
 
-def _head(results: Calibration) -> list[str]:
-    machine = results.accelerator or results.processor
-    shape, s = " + ".join(map(str, results.ranks_of_nodes)), "s" * (results.threads != 1)
-    return [
-        f"# This machine with {shape} ranks, {results.model} on {results.dataset}, measured (virtual time)",
-        "#",
-        f"# {results.command}",
-        f"# {results.date}; {results.processor}, {results.cores} usable cores; torch {results.torch}",
-        f"# {results.ranks} processes of {results.threads} thread{s} each on {machine}.",
-        "# Its nodes are one machine: what is between them is no network, and inter is much like intra.",
-        f"# Step times are those of {results.model} on samples like {results.dataset}'s alone.",
-        "# Medians over rounds in which the sizes took turns; intervals are of 95 % (bootstrap over rounds).",
-    ]
-
-
 def _link(results: Calibration, kind: str, over: str) -> list[str]:
     if kind not in results.links:
-        return [
-            f"  {kind}: # not measured: the run has no two such ranks",
-            "    rate_gbit: null",
-            "    latency_us: 0",
-            "    efficiency: 1.0",
-        ]
+        free = "{rate_gbit: null, latency_us: 0, efficiency: 1.0}"
+        return [f"  {kind}: {free} # not measured: the run has no two such ranks"]
     fit = results.links[kind]
     latency_us = number(1e6 * fit.fixed / MESSAGES)
     return [
@@ -136,16 +119,11 @@ def _link(results: Calibration, kind: str, over: str) -> list[str]:
 def _steps(results: Calibration) -> list[str]:
     steps, fit = results.steps, results.steps.fit
     sizes, fixed_ms = ", ".join(map(str, steps.sizes)), between(fit.fixed_interval, 1e3)
-    clamped = []
-    if fit.fixed == 0:
-        clamped = ["  # The fixed part came out below 0 and is 0: fitted once more through the origin."]
-    elif fit.slope == 0:
-        clamped = ["  # Time did not grow with the samples: a sample takes none, all of a step is fixed."]
     return [
         f"  # {fit.rounds} rounds of steps of {sizes} samples, {results.ranks} ranks at once,",
         "  # forward, backward and optimizer, wrapped for ddp but without its sums. Least squares of",
-        f"  # relative errors. Worst size: {fit.worst_at:g}, modelled {percent(fit.worst)}.",
-        *clamped,
+        "  # relative errors; neither fixed_ms nor the time of a sample can come out below 0.",
+        f"  # Worst size: {fit.worst_at:g}, modelled {percent(fit.worst)}.",
         f"  samples_per_second: {number(fit.rate)} # of one rank: {between(fit.rate_interval)}",
         "  tflops: null # sustained, instead of samples_per_second",
         f"  fixed_ms: {number(1e3 * fit.fixed)} # of a step, whatever its batch: {fixed_ms}",
@@ -156,8 +134,7 @@ def _steps(results: Calibration) -> list[str]:
 
 def _overlap(overlap: Overlap | None) -> list[str]:
     if overlap is None or overlap.hidden_ms == 0:
-        why = "a single rank sums nothing" if overlap is None else "one bucket, no sum runs during backward"
-        return [f"  overlap_loss: 0 # not measurable: {why}"]
+        return ["  overlap_loss: 0 # not measurable: no sum runs during the backward pass"]
     return [
         f"  # {overlap.rounds} rounds of a step alone, the sums of its buckets alone, and ddp's step. Sums",
         f"  # run {overlap.hidden_ms:.3f} ms during the backward pass and change it by "

@@ -65,14 +65,14 @@ class Steps:
     data_ms: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Overlap:
     """`stretched_ms`: what sums add to forward and backward; `hidden_ms`: their time during backward."""
 
     loss: float
-    interval: Interval
     stretched_ms: float
     hidden_ms: float
+    interval: Interval
     rounds: int
 
 
@@ -96,22 +96,16 @@ class HoldOut:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """All that goes into the file: what was measured, where, and the results.
+    """All that goes into the file: what was measured and where, in lines, and the results.
 
-    `batch`: samples of a rank's step. `accelerator`: None for CPUs. `links`: by class (intra, inter), as far
-    as the run has them.
+    `batch`: samples of a rank's step. `device`: its model name. `links`: by class (intra, inter), as far as
+    the run has them.
     """
 
-    command: str
-    date: str
-    processor: str
-    cores: int
-    accelerator: str | None
-    torch: str
-    threads: int
-    model: str
-    dataset: str
+    about: tuple[str, ...]
     batch: int
+    device: str
+    on_gpus: bool
     ranks_of_nodes: tuple[int, ...]
     steps: Steps
     links: dict[str, LineFit]
@@ -126,7 +120,7 @@ class Calibration:
 # ------------------------------------------------------------------ lines
 
 
-def line_through(x: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
+def line_through(x: Sequence[float], seconds: Sequence[float] | np.ndarray) -> tuple[float, float]:
     """fixed and slope, at least 0, of least squares of relative errors: Σ ((fixed + slope·x - t) / t)².
 
     Relative, so that a step of 1 ms and one of 100 ms are modelled equally well.
@@ -139,12 +133,10 @@ def line_through(x: Sequence[float], seconds: Sequence[float]) -> tuple[float, f
 def line_fit(x: Sequence[float], seconds: np.ndarray) -> LineFit:
     """Fit a line. `seconds` [rounds, len(x)]: of a step of x samples, or of a sum over links of x bytes."""
 
-    def medians(of_rounds: np.ndarray) -> list[float]:
-        return np.median(of_rounds, 0).tolist()
-
-    fixed, slope = line_through(x, medians(seconds))
-    fixed_interval, slope_interval = bootstrap(seconds, lambda drawn: line_through(x, medians(drawn)))
-    errors = (fixed + slope * np.asarray(x, float)) / np.asarray(medians(seconds)) - 1
+    medians = np.median(seconds, 0)
+    fixed, slope = line_through(x, medians)
+    fixed_interval, slope_interval = bootstrap(seconds, lambda drawn: line_through(x, np.median(drawn, 0)))
+    errors = (fixed + slope * np.asarray(x, float)) / medians - 1
     place = int(np.abs(errors).argmax())
     return LineFit(
         fixed=fixed,
@@ -160,11 +152,9 @@ def line_fit(x: Sequence[float], seconds: np.ndarray) -> LineFit:
 def bootstrap(rounds: np.ndarray, parts: Callable[[np.ndarray], Sequence[float]]) -> list[Interval]:
     """95 % intervals of what `parts` makes of rounds (the first axis), drawn with replacement."""
     rng = np.random.default_rng(0)
-    drawn = [parts(rounds[rng.integers(0, len(rounds), len(rounds))]) for _ in range(DRAWS)]
-    columns = [sorted(column) for column in zip(*drawn, strict=True)]
-    # By index, not interpolated: a rate may be infinite.
-    low, high = math.floor(0.025 * (DRAWS - 1)), math.ceil(0.975 * (DRAWS - 1))
-    return [(column[low], column[high]) for column in columns]
+    drawn = np.sort([parts(rounds[rng.integers(0, len(rounds), len(rounds))]) for _ in range(DRAWS)], 0)
+    low, high = drawn[math.floor(0.025 * (DRAWS - 1))], drawn[math.ceil(0.975 * (DRAWS - 1))]
+    return list(zip(low.tolist(), high.tolist(), strict=True))
 
 
 def sizes_around(batch: int) -> list[int]:

@@ -9,6 +9,7 @@ import dataclasses
 import statistics
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -70,7 +71,7 @@ def measure_steps(
     single steps of the run's own size; `own_forward` likewise their forward passes; `data` [ranks], the
     median time to get a batch of the run's own data.
     """
-    means = torch.zeros(rounds, len(sizes), dtype=torch.float64)
+    means = np.zeros((rounds, len(sizes)))
     whole, forward, data = [], [], []
     for number in range(rounds):
         for place in turned(len(sizes), number):
@@ -84,21 +85,18 @@ def measure_steps(
                 forward += [forward_s for _, forward_s, _ in took]
                 data.append(rig.next_batch_s())
         link.progress(step=number + 1, steps=rounds)
-    single = _doubles([*whole, *forward, statistics.median(data)])
-    everybody = rig.comm.gather(torch.cat([means.flatten(), single]))  # [ranks, all of it]
-    wide = means.numel()
-    by_size = everybody[:, :wide].view(-1, *means.shape)  # [ranks, rounds, sizes]
+    of_ranks = rig.comm.gather_values([means.tolist(), whole, forward, statistics.median(data)])
     return {
-        "sizes": by_size.permute(1, 2, 0).tolist(),
-        "own": everybody[:, wide : wide + len(whole)].tolist(),
-        "own_forward": everybody[:, wide + len(whole) : -1].tolist(),
-        "data": everybody[:, -1].tolist(),
+        "sizes": np.stack([of_rank[0] for of_rank in of_ranks], 2).tolist(),
+        "own": [of_rank[1] for of_rank in of_ranks],
+        "own_forward": [of_rank[2] for of_rank in of_ranks],
+        "data": [of_rank[3] for of_rank in of_ranks],
         "device": torch.cuda.get_device_name(device) if (device := rig.comm.device).type == "cuda" else None,
     }
 
 
 def measure_sums(rig: "Rig", link: Link, *, rounds: int, own: int, payloads: list[int]) -> dict[str, Any]:
-    """All-reduces of each payload: after a step of the run's own size (`paused`), and one right behind it.
+    """All-reduces of each payload, each after a step of the run's own size.
 
     Then sockets and caches are cold. Returns seconds: `sums` [rounds][payloads].
     """
@@ -111,7 +109,7 @@ def measure_sums(rig: "Rig", link: Link, *, rounds: int, own: int, payloads: lis
             rig.step(own)
             stamps.append(rig.sum(tensor))
         link.progress(step=number + 1, steps=rounds)
-    return {"sums": rig.lasted(stamps).view(rounds, len(tensors)).tolist()}
+    return {"sums": rig.lasted(stamps).reshape(rounds, len(tensors)).tolist()}
 
 
 def measure_overlap(rig: "Rig", link: Link, *, rounds: int, own: int) -> dict[str, Any]:
@@ -129,13 +127,12 @@ def measure_overlap(rig: "Rig", link: Link, *, rounds: int, own: int) -> dict[st
         stamps += [rig.sum(bucket) for bucket in buckets]
         ddp.append(rig.step(own, averaged=True))
         link.progress(step=number + 1, steps=rounds)
-    passes = [[forward_s, compute_s] for _, forward_s, compute_s in [*alone, *ddp]]
-    everybody = rig.comm.gather(_doubles(passes).flatten())
-    means = everybody.mean(0).view(2, rounds, 2)
+    passes = [[[forward_s, compute_s] for _, forward_s, compute_s in steps] for steps in (alone, ddp)]
+    alone_s, ddp_s = np.mean(rig.comm.gather_values(passes), 0)
     return {
-        "alone": means[0].tolist(),
-        "ddp": means[1].tolist(),
-        "sums": rig.lasted(stamps).view(rounds, len(buckets)).tolist(),
+        "alone": alone_s.tolist(),
+        "ddp": ddp_s.tolist(),
+        "sums": rig.lasted(stamps).reshape(rounds, len(buckets)).tolist(),
         "ready": ready,
     }
 
@@ -212,11 +209,10 @@ class Rig:
         self.comm.synchronise()
         return began, self.comm.now()
 
-    def lasted(self, stamps: list[tuple[int, int]]) -> Tensor:
+    def lasted(self, stamps: list[tuple[int, int]]) -> np.ndarray:
         """Seconds of each collective: from the last rank's entry to the last rank's leave."""
-        of_rank = torch.tensor(stamps, dtype=torch.int64)
-        everybody = self.comm.gather(of_rank.flatten()).view(-1, len(stamps), 2)
-        return (everybody[:, :, 1].amax(0) - everybody[:, :, 0].amax(0)).double() / 1e9
+        entered, left = np.max(self.comm.gather_values(stamps), 0).T
+        return (left - entered) / 1e9
 
     def buckets(self) -> tuple[list[Tensor], list[float]]:
         """Tensors as large as DDP's buckets of this model, and the share of backward that each waits for."""
@@ -251,7 +247,3 @@ def endless(train: TrainConfig) -> TrainConfig:
 def turned(sizes: int, number: int) -> list[int]:
     """The places of the sizes, beginning with another one in each round: none always follows the pause."""
     return [(number + place) % sizes for place in range(sizes)]
-
-
-def _doubles(values: Any) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)

@@ -1,6 +1,5 @@
 """`daso-bench doctor`: what this machine can do, what is wrong with it, how to mend it."""
 
-import inspect
 import json
 import os
 import shutil
@@ -8,13 +7,12 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from ...strategies.errors import ConfigError, one_of, unknown
 from ..launch.emulated.nodes import has_netem, impossible
@@ -28,14 +26,11 @@ LAUNCHERS = ("simulated", "local", "slurm", "torchrun", "emulated")
 SLURM_COMMANDS = ("sbatch", "srun", "scontrol", "squeue", "sacct", "scancel")
 SHORT_S, TORCH_S = 2.0, 60.0
 _STYLES = {"error": "red", "warning": "yellow"}
-# What libraries print while they load must not get into the JSON.
-_TORCH = f"""\
-import json, os
-from typing import Any
-answer = os.fdopen(os.dup(1), "w")
-os.dup2(2, 1)
-{inspect.getsource(torch_facts)}
-json.dump(torch_facts(), answer)
+_TORCH = f"""
+import json
+from {torch_facts.__module__} import torch_facts
+print()
+print(json.dumps(torch_facts()))
 """
 Row = dict[str, Any]
 
@@ -83,60 +78,59 @@ def machine_facts(results_dir: Path, launcher: str | None = None) -> MachineFact
     stall the doctor.
     """
     with ThreadPoolExecutor(max_workers=4) as pool:
-        torch = pool.submit(_torch_in_a_process)
-        version = pool.submit(_run, "sbatch", "--version")
-        ping = pool.submit(_run, "scontrol", "ping")
+        torch = pool.submit(_ask, sys.executable, "-P", "-c", _TORCH, limit_s=TORCH_S)
+        version = pool.submit(_ask, "sbatch", "--version")
+        ping = pool.submit(_ask, "scontrol", "ping")
         emulation_error = pool.submit(impossible)
         facts = process_facts(results_dir)
-        error, sbatch = emulation_error.result(), version.result()
-        lines = sbatch.stdout.strip().splitlines() if sbatch is not None and sbatch.returncode == 0 else []
+        error, controller = emulation_error.result(), ping.result()
         torchrun = Path(sys.executable).parent / "torchrun"  # of this environment, before that of the PATH
         return MachineFacts(
-            **replace(facts, torch=torch.result()).as_row(),
+            **replace(facts, torch=_facts_of_torch(torch.result())).as_row(),
             launcher=launcher,
             commands={name: shutil.which(name) for name in SLURM_COMMANDS},
-            slurm={"version": next(iter(lines), None), "controller": _controller(ping.result())},
+            slurm={
+                "version": version.result().text.strip() or None,
+                "controller": "up"
+                if " UP" in controller.text
+                else controller.error or controller.text.strip(),
+            },
             submitit=installed("submitit"),
             torchrun=str(torchrun) if torchrun.is_file() else shutil.which("torchrun"),
             emulation={"error": error, "netem": error is None and has_netem()},
         )
 
 
-def _torch_in_a_process() -> dict[str, Any]:
-    """`torch_facts()` of a process of its own, or only its `error`."""
-    command = [sys.executable, "-P", "-c", _TORCH]
-    try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TORCH_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return {"error": f"import torch took more than {TORCH_S:g} s"}
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        return {"error": lines[-1]}
-    return json.loads(done.stdout)
+@dataclass(frozen=True)
+class Answer:
+    """What a program printed, or why it gave no answer."""
+
+    text: str = ""
+    error: str | None = None
 
 
-def _run(*command: str) -> subprocess.CompletedProcess[str] | None:
-    """The command once it has ended; None if there is no such command, or it takes longer than SHORT_S."""
+def _ask(*command: str, limit_s: float | None = None) -> Answer:
+    """Run a program for at most `limit_s` seconds, by default `SHORT_S`."""
+    seconds, options = limit_s or SHORT_S, {"stdin": subprocess.DEVNULL, "capture_output": True}
     if shutil.which(command[0]) is None:
-        return None
+        return Answer(error=f"no {command[0]} here")
     try:
-        return subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SHORT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-
-
-def _controller(done: subprocess.CompletedProcess[str] | None) -> str:
-    """`up`, or why Slurm's controller cannot be asked."""
-    if done is None:
-        return "no scontrol here" if shutil.which("scontrol") is None else f"no answer within {SHORT_S:g} s"
-    if done.returncode == 0 and " UP" in done.stdout:
-        return "up"
+        done = subprocess.run(command, text=True, timeout=seconds, check=False, **options)
+    except subprocess.TimeoutExpired:
+        return Answer(error=f"no answer within {seconds:g} s")
+    except OSError as error:
+        return Answer(error=str(error))
+    if done.returncode == 0:
+        return Answer(done.stdout)
     lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"]
-    return lines[-1].removeprefix("scontrol: ")
+    return Answer(error=lines[-1].removeprefix("scontrol: "))
+
+
+def _facts_of_torch(answer: Answer) -> dict[str, Any]:
+    """`torch_facts()` of a process of its own, or only its `error`."""
+    if answer.error is not None:
+        return {"error": f"import torch: {answer.error}"}
+    return json.loads(answer.text.splitlines()[-1])  # libraries may print while they load
 
 
 # ------------------------------------------------------------------ what this machine can do
@@ -144,39 +138,35 @@ def _controller(done: subprocess.CompletedProcess[str] | None) -> str:
 
 def abilities(facts: MachineFacts) -> list[Row]:
     """The machine's parts, then its launchers: `name`, `what`, and `works` (null for what is just a fact)."""
+    memory, results = facts.memory, facts.folders["results"]
+    commands = ", ".join(name for name, path in facts.commands.items() if path is not None)
+    version = facts.slurm["version"] or "version unknown"
+    room = results["error"] or f"{_gib(results.get('free_bytes', 0))} free"
     parts = {
-        "cores": _cores(facts),
-        "memory": f"{_gib(facts.memory['total_bytes'])}, {_gib(facts.memory['available_bytes'])} free",
+        "cores": f"{facts.usable_cores} of {facts.cores_of_machine}",
+        "memory": f"{_gib(memory['total_bytes'])}, {_gib(memory['available_bytes'])} free",
         "GPUs": _gpus(facts),
         "torch": _torch(facts),
         "daso-bench": _source(facts),
-        "Slurm": _slurm(facts),
-        "results": _results(facts),
+        "Slurm": f"{version}: {commands}" if commands else "no commands on the PATH",
+        "results": f"{results['path']}: {room}",
     }
-    rows: list[Row] = [{"name": name, "works": None, "what": what} for name, what in parts.items()]
     backend = "NCCL" if (facts.torch or {}).get("devices") else "gloo"
-    cores = facts.usable_cores
     latency = "" if facts.emulation["netem"] else "; without latencies, which need netem in the kernel"
     able = {
         "simulated": "virtual time, any number of ranks",
-        "local": f"real processes over {backend}; timings hold for up to {cores} rank{'s' * (cores != 1)}",
+        "local": f"real processes over {backend}; timings hold for up to {facts.usable_cores} ranks",
         "slurm": f"submitit {facts.submitit}, the controller is up",
         "torchrun": str(facts.torchrun),
         "emulated": f"nodes with slow links of their own on this machine, without root{latency}",
     }
+    rows: list[Row] = [{"name": name, "works": None, "what": what} for name, what in parts.items()]
     for name in LAUNCHERS:
         error = launcher_error(facts, name)
         rows.append(
             {"name": f"launcher={name}", "works": error is None, "what": error[0] if error else able[name]}
         )
     return rows
-
-
-def _cores(facts: MachineFacts) -> str:
-    usable, bound, total = facts.usable_cores, len(facts.cores), facts.cores_of_machine
-    if bound < total:
-        return f"{usable} of {total} (the process is bound to {bound})"
-    return f"{usable}" if usable == total else f"{usable} of {total} (a control group's quota)"
 
 
 def _gib(numbytes: int) -> str:
@@ -209,20 +199,6 @@ def _source(facts: MachineFacts) -> str:
     return f"{where}, commit {versions['commit'][:10]}" + (" with changes" if versions["dirty"] else "")
 
 
-def _slurm(facts: MachineFacts) -> str:
-    commands = [name for name, path in facts.commands.items() if path is not None]
-    if not commands:
-        return "no commands on the PATH"
-    return f"{facts.slurm['version'] or 'version unknown'}: {', '.join(commands)}"
-
-
-def _results(facts: MachineFacts) -> str:
-    folder = facts.folders["results"]
-    return f"{folder['path']}" + (
-        f": {folder['error']}" if folder["error"] else f", {_gib(folder['free_bytes'])} free"
-    )
-
-
 # ------------------------------------------------------------------ what is printed
 
 
@@ -230,10 +206,10 @@ def show_findings(console: Console, findings: Sequence[Finding]) -> None:
     """Print a block for each finding: what was seen, why it matters, what to do. Lines are not cut."""
     for finding in findings:
         say(console, "")
-        head = Text(finding.severity, style=f"bold {_STYLES[finding.severity]}")
-        console.print(head + Text(f"  {finding.topic}: {finding.what}"), soft_wrap=True)
+        head = f"{finding.severity}  {finding.topic}: {finding.what}"
+        say(console, head, f"bold {_STYLES[finding.severity]}")
         say(console, f"  why: {finding.cause}", "dim")
-        console.print(Text("  fix: ", style="green") + Text(finding.fix), soft_wrap=True)
+        say(console, f"  fix: {finding.fix}")
 
 
 def _print(console: Console, rows: Sequence[Row], findings: Sequence[Finding]) -> None:
@@ -243,12 +219,12 @@ def _print(console: Console, rows: Sequence[Row], findings: Sequence[Finding]) -
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for row in rows:
-        sign = {True: Text("+", style="green"), False: Text("-", style="dim"), None: Text("")}[row["works"]]
-        what = Text(f"no: {row['what']}", style="dim") if row["works"] is False else Text(row["what"])
-        table.add_row(sign, row["name"], what)
+        sign = {True: "+", False: "-", None: ""}[row["works"]]
+        no = "no: " if row["works"] is False else ""
+        table.add_row(sign, row["name"], no + row["what"], style="dim" if no else "")
     console.print(table)
     show_findings(console, findings)
     say(console, "")
-    counts = {name: sum(finding.severity == name for finding in findings) for name in _STYLES}
-    parts = [f"{count} {name}{'s' * (count != 1)}" for name, count in counts.items() if count]
-    say(console, ", ".join(parts) + "." if parts else "Nothing is wrong.", "bold")
+    errors = sum(finding.severity == "error" for finding in findings)
+    counts = f"Errors: {errors}, warnings: {len(findings) - errors}."
+    say(console, counts if findings else "Nothing is wrong.", "bold")

@@ -16,14 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...strategies.base import AsynchronousStrategy
 from ...strategies.errors import ConfigError
 from ...strategies.topology import WORLD
 from ..communication.torch_communicator import TorchCommunicator
 from ..conformance import real_processes
 from ..conformance.checks import Candidate, Failed
-from ..conformance.driver import drive
-from ..conformance.scenario import Call, History
 from ..conformance.trial import trial_scenario
 from ..launch.rank import meet
 from ..launch.rank_process import Link, RankTask
@@ -40,42 +37,13 @@ LARGE_BYTES, WINDOW = 4 * 2**20, 4
 ROUND_TRIPS = 50
 MEASURE_S = 0.3  # of one direction of a link, of one size of a sum
 SUM_BYTES = (64 * 2**10, 2**20, 16 * 2**20)
-VIRTUAL_RANKS = 128  # every rank simulates all, in 0.15 s each; with more ranks only agreement is checked
 GPU_FP32_TOLERANCE = 1e-5  # a GPU's kernels sum in another order in every operation, 21 steps long
 _log = logging.getLogger(__name__)
-
-
-class Phase:
-    """The phase of the check, for the supervisor, whose message about a hang names it, and in a file."""
-
-    def __init__(self, link: Link, file: Path | None) -> None:
-        self._link, self._file, self._name = link, file, ""
-
-    def __call__(self, name: str) -> None:
-        self._name = self._link.call = name
-        self._link.progress(phase=name)
-        _log.info("%s", name)
-        if self._file is not None:
-            with suppress(OSError):  # the check does not need this file
-                self._file.write_text(name, encoding="utf-8")
-
-    @property
-    def call(self) -> str:
-        return self._link.call
-
-    @call.setter
-    def call(self, name: str) -> None:
-        self._link.call = f"{self._name}: {name}" if name else self._name
 
 
 def examine(task: RankTask, link: Link) -> None:
     """Check the cluster as one rank; arguments and errors as of `rank.run_rank`. Strategies: entry.json."""
     run_dir, rank = task.run_dir, task.rank
-    phase = Phase(link, run_dir / PHASE_FILE if rank == 0 else None)
-    phase("rendezvous")
-    config, comm = meet(task)
-    topology = comm.topology
-    comm.on_call = phase  # pyright: ignore[reportAttributeAccessIssue] (a property where an attribute is asked)
     result: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "complete": False, "contracts": []}
 
     def save(**parts: Any) -> None:
@@ -83,18 +51,29 @@ def examine(task: RankTask, link: Link) -> None:
         if rank == 0:
             write_json(run_dir / RESULT, result)
 
+    def phase(name: str) -> None:
+        """Note what this rank does now, for the supervisor and in a file."""
+        link.call = name
+        link.progress(phase=name)
+        _log.info("%s", name)
+        if rank == 0:
+            with suppress(OSError):  # the check does not need this file
+                (run_dir / PHASE_FILE).write_text(name, encoding="utf-8")
+
+    phase("rendezvous")
+    config, comm = meet(task)
+    topology, comm.on_call = comm.topology, link
     phase("facts of each rank")
-    row = facts_of(comm, config.results_dir, task.meeting.host, task.threads)
-    rows = comm.gather_values(row)
-    save(**about(comm, rows))
+    rows = comm.gather_values(facts_of(comm, config.results_dir, task.meeting.host, task.threads))
+    versions = {**rows[0]["versions"], "nccl": nccl_version() if comm.backend == "nccl" else None}
+    save(ranks_of_nodes=list(topology.ranks_of_nodes), backend=comm.backend, versions=versions, rows=rows)
     hosts = [rows[topology.on_node(node)[0]]["host"] for node in range(topology.nodes)]
-    pairs, remark = links(comm, hosts, phase)
-    save(pairs=pairs, pairs_remark=remark)
+    save(pairs=links(comm, hosts, phase))
     save(collectives=sums(comm, phase))
     for entry in read_json(run_dir / ENTRY_FILE)["strategies"]:
         phase(f"contract of {entry['name']}")
         candidate = real_processes.candidate_of(entry["name"], entry["keys"], entry["builtin"])
-        save(contracts=[*result["contracts"], contract(comm, candidate, run_dir / "checkpoints")])
+        save(contracts=[*result["contracts"], contract(comm, candidate, run_dir)])
     save(complete=True)
     comm.barrier(WORLD)
     link.finish("finished", None, None)
@@ -108,45 +87,27 @@ def facts_of(comm: TorchCommunicator, results_dir: Path, master: str, threads: i
     """This rank's row: its `ProcessFacts`, its place and its device."""
     facts = process_facts(results_dir, master=master, with_torch=True)
     device = comm.device
-    return {
-        **facts.as_row(),
-        "rank": comm.rank,
-        "local_rank": comm.local_rank,
-        "node": comm.node,
-        "threads": threads,
-        "device": str(device),
-        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
-    }
-
-
-def about(comm: TorchCommunicator, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The head of the result: the rows of the ranks, and what is the same for all."""
-    return {
-        "ranks_of_nodes": list(comm.topology.ranks_of_nodes),
-        "backend": comm.backend,
-        "threads": min(row["threads"] for row in rows),  # with `auto`, a rank has its share of the cores
-        "versions": {**rows[0]["versions"], "nccl": nccl_version() if comm.backend == "nccl" else None},
-        "rows": list(rows),
-    }
+    name = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
+    place = {"rank": comm.rank, "local_rank": comm.local_rank, "node": comm.node}
+    return {**facts.as_row(), **place, "threads": threads, "device": f"{device}{name}"}
 
 
 # ------------------------------------------------------------------ links and sums
 
 
-def pairs_of(nodes: int) -> tuple[list[tuple[int, int]], str | None]:
-    """The pairs of nodes to measure: all, or of many nodes the neighbours in a ring, with a remark."""
+def pairs_of(nodes: int) -> list[tuple[int, int]]:
+    """The pairs of nodes to measure: all, or of many nodes the neighbours in a ring."""
     if nodes <= FEW_NODES:
-        return list(combinations(range(nodes), 2)), None
-    ring = [(node, node + 1) for node in range(nodes - 1)] + [(0, nodes - 1)]
-    return ring, f"{nodes} neighbours, of {nodes * (nodes - 1) // 2}"
+        return list(combinations(range(nodes), 2))
+    return [(node, node + 1) for node in range(nodes - 1)] + [(0, nodes - 1)]
 
 
 def links(
     comm: TorchCommunicator, hosts: Sequence[str], phase: Callable[[str], None]
-) -> tuple[list[dict[str, Any]], str | None]:
+) -> list[dict[str, Any]]:
     """Latency and rate between the first ranks of nodes, one pair at a time; on every rank."""
     leaders = [comm.topology.on_node(node)[0] for node in range(comm.topology.nodes)]
-    pairs, remark = pairs_of(comm.topology.nodes)
+    pairs = pairs_of(comm.topology.nodes)
     measured: list[dict[str, Any]] = []
     for number, (a, b) in enumerate(pairs, 1):
         phase(f"link {hosts[a]} - {hosts[b]} ({number} of {len(pairs)})")
@@ -160,7 +121,7 @@ def links(
             measure(comm, leaders[a], first=False)
     phase("links")
     gathered = [pair for of_rank in comm.gather_values(measured) for pair in of_rank]
-    return sorted(gathered, key=lambda pair: pair["nodes"]), remark
+    return sorted(gathered, key=lambda pair: pair["nodes"])
 
 
 def measure(comm: TorchCommunicator, peer: int, *, first: bool) -> dict[str, Any]:
@@ -237,93 +198,25 @@ def timed(comm: TorchCommunicator, tensor: Tensor, times: int) -> float:
 
 
 def contract(comm: TorchCommunicator, candidate: Candidate, folder: Path) -> dict[str, Any]:
-    """The conformance kit's trial run on this communicator, compared with virtual time.
+    """The conformance kit's trial run on this communicator; rank 0 compares all ranks with virtual time.
 
     Returns strategy, status (ok, refuses, FAILED), text, seconds. Raises what the strategy raises.
     """
     began = time.monotonic()
+    ranks = comm.topology.ranks_of_nodes
     status, text = "ok", None
     try:
-        text = _tried(comm, candidate, folder)
+        measured, remark = real_processes.without_measuring(candidate, ranks)
+        measured.strategy_class.check(measured.config, trial_scenario(measured, ranks).plan)
+        real_processes.walk(comm, measured, folder)
+        if comm.rank == 0:
+            walks = real_processes.walks_of(folder, measured.name, comm.topology.ranks)
+            tolerance = GPU_FP32_TOLERANCE if comm.device.type == "cuda" else 0.0
+            text = real_processes.require_as_in_virtual_time(measured, ranks, walks, comm.backend, tolerance)
+            text = text or remark
     except ConfigError as error:
         status, text = "refuses", str(error)
     except Failed as error:
         status, text = "FAILED", str(error)
     seconds = time.monotonic() - began
     return {"strategy": candidate.name, "status": status, "text": text, "seconds": seconds}
-
-
-def _tried(comm: TorchCommunicator, candidate: Candidate, folder: Path) -> str | None:
-    """Run the trial; returns a remark, if any. Raises Failed on all ranks or on none."""
-    ranks = comm.topology.ranks_of_nodes
-    candidate, remark = real_processes.without_measuring(candidate, ranks)
-    candidate.strategy_class.check(candidate.config, trial_scenario(candidate, ranks).plan)
-    walks = {name: _on_cpu(walk) for name, walk in real_processes.walks_on(comm, candidate, folder).items()}
-    if issubclass(candidate.strategy_class, AsynchronousStrategy):
-        _require_agreement(comm, walks)
-        return real_processes.OWN_PACE
-    if comm.topology.ranks > VIRTUAL_RANKS:
-        _require_agreement(comm, walks)
-        return f"with more than {VIRTUAL_RANKS} ranks not held against virtual time: it ends, and ranks agree"
-    other_sizes, problem = False, None
-    try:
-        other_sizes = _held_against_virtual_time(comm, candidate, walks)
-    except Failed as failed:
-        problem = str(failed)
-    gathered = comm.gather_values([other_sizes, problem])
-    problems = [text for _, text in gathered if text is not None]
-    if problems:
-        more = f" (and {len(problems) - 1} more ranks)" if len(problems) > 1 else ""
-        raise Failed(problems[0] + more)
-    if any(sizes_differ for sizes_differ, _ in gathered):
-        _require_agreement(comm, walks)
-        return real_processes.OTHER_SIZES
-    return remark
-
-
-def _held_against_virtual_time(
-    comm: TorchCommunicator, candidate: Candidate, walks: dict[str, History]
-) -> bool:
-    """Compare with virtual time; True if batches had other sizes there, and nothing can be compared."""
-    on_gpu = comm.device.type == "cuda"
-    for name, (dtype, tolerance) in real_processes.PRECISIONS.items():
-        virtual = drive(real_processes.scenario_of(candidate, comm.topology.ranks_of_nodes, dtype))[comm.rank]
-        if walks[name].sizes != virtual.sizes:
-            return True
-        allowed = GPU_FP32_TOLERANCE if on_gpu and name == "fp32" else tolerance
-        real_processes.require_as_virtual(walks[name], virtual, f"{name} over {comm.backend}", allowed)
-    allowed = GPU_FP32_TOLERANCE if on_gpu else 0.0
-    real_processes.require_resumed(walks["resumed"], walks["fp32"], f"fp32 over {comm.backend}", allowed)
-    return False
-
-
-def _require_agreement(comm: TorchCommunicator, walks: dict[str, History]) -> None:
-    """Every rank compares the final models and calls of all ranks, so that all fail or none."""
-    everyone = comm.topology.members(WORLD, 0)
-    for name in real_processes.PRECISIONS:
-        walk = walks[name]
-        calls = [
-            # Without this, the list of all ranks would be most of what is sent.
-            (c.during, c.channel, c.verb, None if c.members == everyone else c.members, c.numbytes)
-            for c in walk.calls
-        ]
-        histories = [
-            History(
-                rank,
-                names=walk.names,
-                final=torch.tensor(final, dtype=walk.final.dtype),
-                calls=[
-                    Call(0, during, channel, verb, everyone if members is None else tuple(members), numbytes)
-                    for during, channel, verb, members, numbytes in theirs
-                ],
-            )
-            for rank, (final, theirs) in enumerate(comm.gather_values([walk.final.tolist(), calls]))
-        ]
-        real_processes.require_agreement_of(histories, f"{name} over {comm.backend}")
-
-
-def _on_cpu(history: History) -> History:
-    """Move the tensors to the CPU, where those of virtual time are."""
-    history.parameters = {step: value.cpu() for step, value in history.parameters.items()}
-    history.final, history.given = history.final.cpu(), history.given.cpu()
-    return history

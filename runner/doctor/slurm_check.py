@@ -4,14 +4,14 @@ The ranks of the job run `rank_checks`. This module makes the job, waits for its
 ranks found in the way of `daso-bench doctor`.
 """
 
-import time
-from collections.abc import Iterable, Mapping, Sequence
+import datetime
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from ...strategies.errors import ConfigError, MachineError
 from ..config.cluster import ClusterConfig
@@ -42,7 +42,7 @@ STRATEGIES = "ddp,daso"
 TAKEN = ("strategy", "launcher", "cluster", "results_dir")
 # A check should fail soon: it neither waits long nor is repeated.
 DEFAULTS = {"timeout_min": 15, "max_requeues": 0}
-SHOWN_RANKS, SHOWN_LINKS = 64, 24
+SHOWN_ROWS = 32
 _STYLES = {"ok": "green", "refuses": "yellow", "FAILED": "bold red"}
 
 
@@ -64,12 +64,8 @@ def check(words: Sequence[str], *, config_dir: Path | None, cwd: Path) -> int:
     if allocation is None:
         status = _submit(directory, config, console)
     else:
-
-        def on_event(event: Mapping[str, Any]) -> None:
-            if note := display.notice(event):
-                display.say(console, f"  {note}")
-
-        run_here(directory, config, allocation, on_event, ENTRY)
+        with display.progress(console, "check") as on_event:
+            run_here(directory, config, allocation, on_event, ENTRY)
         status = directory.status()
     return conclude(console, directory.path, config, status)
 
@@ -109,13 +105,8 @@ def request(
 
 def create_directory(config: RunConfig, strategies: Sequence[Candidate]) -> RunDirectory:
     """A new directory below results_dir/check, with the task of its ranks. Raises ConfigError."""
-    stem = name = time.strftime("%Y%m%d-%H%M%S")
-    number = 1
-    while (config.results_dir / STUDY / name).exists():
-        number += 1
-        name = f"{stem}-{number}"
     tree = config.tree
-    tree["study"]["name"], tree["run"]["id"] = STUDY, name
+    tree["study"]["name"], tree["run"]["id"] = STUDY, f"{datetime.datetime.now():%Y%m%d-%H%M%S-%f}"
     directory = RunDirectory.create(tree, config.results_dir)
     write_json(directory.path / ENTRY_FILE, entry(strategies))
     return directory
@@ -146,29 +137,30 @@ def _submit(directory: RunDirectory, config: RunConfig, console: Console) -> Map
 
 
 def _follow(directory: RunDirectory, console: Console) -> Mapping[str, Any]:
-    printed: set[str] = set()
+    printed = ""
     status: Mapping[str, Any] = {}
     for _, status in slurm_status.watch([directory]):
-        for line in _progress_lines(status, directory.path):
-            if line not in printed:
-                display.say(console, f"  {line}")
-                printed.add(line)
+        line = _progress(status, directory.path)
+        if line and line != printed:
+            display.say(console, f"  {line}")
+            printed = line
     return status
 
 
-def _progress_lines(status: Mapping[str, Any], path: Path) -> list[str]:
-    """The place of the job in the queue, or the phase of its ranks."""
-    word, reason = str(status["status"]), status.get("reason")
-    if word == "queued":
-        return [f"queued: {reason}" if reason else "queued"]
-    if word != "running":
-        return []
-    nodes = (status.get("queue") or {}).get("nodes")
-    try:
-        phase = (path / PHASE_FILE).read_text(encoding="utf-8")
-    except OSError:
-        phase = ""
-    return [f"running on {nodes}" if nodes else "running", *([f"  {phase}"] if phase else [])]
+def _progress(status: Mapping[str, Any], path: Path) -> str:
+    """The place of the job in the queue, or the phase of its ranks; "" at its end."""
+    if status["status"] == "queued":
+        return f"queued: {status['reason']}" if status.get("reason") else "queued"
+    if status["status"] != "running":
+        return ""
+    return f"running on {(status.get('queue') or {}).get('nodes') or 'its nodes'}{_phase(path)}"
+
+
+def _phase(path: Path) -> str:
+    """The last phase of the ranks after a colon; "" before the first one."""
+    with suppress(OSError):
+        return f": {(path / PHASE_FILE).read_text(encoding='utf-8')}"
+    return ""
 
 
 # ------------------------------------------------------------------ the result
@@ -176,29 +168,28 @@ def _progress_lines(status: Mapping[str, Any], path: Path) -> list[str]:
 
 def conclude(console: Console, path: Path, config: RunConfig, status: Mapping[str, Any]) -> int:
     """Print the result, the reason if the job failed, and what has to be mended; returns the exit code."""
-    try:
+    result, problems = None, []
+    with suppress(OSError, ValueError):
         result = read_json(path / RESULT)
-    except (OSError, ValueError):
-        result = {}
-    shared = config.launcher.share_gpus or "cpu" in config.cluster.device.kind  # ranks on CPUs need no GPU
-    problems = findings(result, share_gpus=shared) if result else []
-    if result:
+    if result is not None:
+        on_cpus = "cpu" in config.cluster.device.kind  # ranks on CPUs need no GPU
+        problems = findings(result, share_gpus=config.launcher.share_gpus or on_cpus)
         show(console, result)
         show_findings(console, problems)
         display.say(console, "")
-    failed = status["status"] != "finished" or not result.get("complete")
+    failed = status["status"] != "finished" or result is None or not result["complete"]
     if failed:
         reason = status.get("reason") or f"it left no complete {RESULT}"
         word = "failed" if status["status"] == "finished" else status["status"]
-        display.say(console, f"the job {word.replace('_', ' ')}: {reason}", "red")
+        display.say(console, f"the job {word.replace('_', ' ')}{_phase(path)}: {reason}", "red")
         if log := slurm_status.last_words(path) or _end_of_log(path, status):
             display.say(console, log, "dim")
-    count = len(problems)
-    conclusion = f"{count} thing{'s' * (count != 1)} to mend." if count else "Nothing has to be mended."
-    if result and (count or not failed):
-        display.say(console, conclusion, "bold")
-    display.say(console, f"all of it: {path / RESULT if result else path}")
-    return FAILED if failed else FOUND if count else OK
+    if problems:
+        display.say(console, f"To be mended: {len(problems)}.", "bold")
+    elif not failed:
+        display.say(console, "Nothing has to be mended.", "bold")
+    display.say(console, f"all of it: {path if result is None else path / RESULT}")
+    return FAILED if failed else FOUND if problems else OK
 
 
 def findings(result: Mapping[str, Any], *, share_gpus: bool = False) -> list[Finding]:
@@ -214,76 +205,64 @@ def findings(result: Mapping[str, Any], *, share_gpus: bool = False) -> list[Fin
         for contract in result["contracts"]
         if contract["status"] == "FAILED"
     ]
-    rules = cluster_findings(
-        result["rows"],
-        result["threads"],
-        pairs=result.get("pairs", ()),
-        share_gpus=share_gpus,
-    )
+    rows, pairs = result["rows"], result.get("pairs", ())
+    threads = min(row["threads"] for row in rows)  # with `auto`, a rank has its share of the cores
+    rules = cluster_findings(rows, threads, pairs=pairs, share_gpus=share_gpus)
     return worst_first([*broken, *rules])
 
 
 def show(console: Console, result: Mapping[str, Any]) -> None:
-    """Print tables of ranks, links and sums, and a line for each contract."""
+    """Print tables of ranks, links (slowest first) and sums, and a line for each contract."""
     versions = result["versions"]
     names = [("torch", "torch"), ("python", "Python"), ("nccl", "NCCL")]
     parts = [f"{name} {versions[key]}" for key, name in names if versions.get(key)]
+    ranks = [
+        (row["rank"], row["node"], row["host"], len(row["cores"]), row["threads"], row["device"])
+        for row in result["rows"]
+    ]
+    links = [
+        (
+            f"{pair['a']} - {pair['b']}",
+            f"{pair['latency_us']:.0f} µs",
+            f"{pair['rate_gbit']:.3g} Gbit/s",
+            ", ".join(f"{rate:.3g}" for rate in pair["rate_gbit_each_way"]),
+        )
+        for pair in sorted(result.get("pairs", ()), key=lambda pair: pair["rate_gbit"])
+    ]
+    sums = [
+        (display.size(row["bytes"]), f"{1e3 * row['seconds']:.3g} ms", f"{row['bus_gbit']:.3g} Gbit/s")
+        for row in result.get("collectives", ())
+    ]
     display.say(console, "")
-    display.say(console, f"Ranks ({', '.join([result['backend'], *parts])})", "bold")
-    rows, pairs = result["rows"], result.get("pairs") or []
-    columns = ("rank", "node", "host", "cores", "threads", "device")
-    _print_table(console, columns, map(_of_rank, rows[:SHOWN_RANKS]))
-    _more(console, len(rows) - SHOWN_RANKS, "ranks")
-    if pairs:
-        remark = result.get("pairs_remark")
-        title = "Links between nodes" + (f" ({remark}; slowest first)" if remark else "")
-        display.say(console, title, "bold")
-        if len(pairs) > SHOWN_LINKS:
-            pairs = sorted(pairs, key=lambda pair: pair["rate_gbit"])
-        columns = ("pair", "latency", "rate", "there, back", "backend")
-        _print_table(console, columns, map(_of_link, pairs[:SHOWN_LINKS]))
-        _more(console, len(pairs) - SHOWN_LINKS, "links")
-    if result.get("collectives"):
-        display.say(console, "all_reduce over all ranks", "bold")
-        _print_table(console, ("size", "time", "bus bandwidth"), map(_of_sum, result["collectives"]))
+    title = f"Ranks ({', '.join([result['backend'], *parts])})"
+    _print_table(console, title, ("rank", "node", "host", "cores", "threads", "device"), ranks)
+    nodes = len(result["ranks_of_nodes"])
+    title = f"Links between nodes ({len(links)} of {nodes * (nodes - 1) // 2}, slowest first)"
+    _print_table(console, title, ("pair", "latency", "rate", "there, back"), links)
+    _print_table(console, "all_reduce over all ranks", ("size", "time", "bus bandwidth"), sums)
     if result["contracts"]:
         display.say(console, "Contract: a small run over this network, as in virtual time", "bold")
     for contract in result["contracts"]:
-        status, text = contract["status"], contract["text"]
-        line = Text(f"{contract['strategy']}: ") + Text(status, style=_STYLES[status])
-        line += Text((f": {text}" if text else "") + f" ({display.duration(contract['seconds'])})")
-        console.print(line, soft_wrap=True)
+        status, text = contract["status"], f": {contract['text']}" if contract["text"] else ""
+        line = f"{contract['strategy']}: {status}{text} ({display.duration(contract['seconds'])})"
+        display.say(console, line, _STYLES[status])
 
 
-def _of_rank(row: Mapping[str, Any]) -> tuple[str, ...]:
-    device = row["device"] + (f" ({row['device_name']})" if row["device_name"] else "")
-    numbers = str(row["rank"]), str(row["node"]), row["host"], str(len(row["cores"])), str(row["threads"])
-    return *numbers, device
-
-
-def _of_link(pair: Mapping[str, Any]) -> tuple[str, ...]:
-    name, latency = f"{pair['a']} - {pair['b']}", f"{pair['latency_us']:.0f} µs"
-    there, back = pair["rate_gbit_each_way"]
-    return name, latency, f"{pair['rate_gbit']:.3g} Gbit/s", f"{there:.3g}, {back:.3g}", pair["backend"]
-
-
-def _of_sum(row: Mapping[str, Any]) -> tuple[str, ...]:
-    bus = f"{row['bus_gbit']:.3g} Gbit/s"
-    return display.size(row["bytes"]), f"{1e3 * row['seconds']:.3g} ms", bus
-
-
-def _print_table(console: Console, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def _print_table(
+    console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[str | int]]
+) -> None:
+    """Print the first rows under a title; nothing of an empty table."""
+    if not rows:
+        return
+    display.say(console, title, "bold")
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
+    for row in rows[:SHOWN_ROWS]:
+        table.add_row(*map(str, row))
     console.print(table)
-
-
-def _more(console: Console, count: int, what: str) -> None:
-    if count > 0:
-        display.say(console, f"... and {count} more {what}, in {RESULT}", "dim")
+    if len(rows) > SHOWN_ROWS:
+        display.say(console, f"... and {len(rows) - SHOWN_ROWS} more, in {RESULT}", "dim")
 
 
 def _end_of_log(path: Path, status: Mapping[str, Any]) -> str:

@@ -23,9 +23,7 @@ IDLE_NS = 500_000
 
 def affinity() -> list[int]:
     """The cores this process may be scheduled on, in order."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))  # macOS has no affinity
+    return sorted(os.sched_getaffinity(0))
 
 
 def usable_cores() -> int:
@@ -103,15 +101,16 @@ def apart(rooms: Sequence[Room]) -> list[tuple[int, ...]]:
     """
     for room in rooms:
         sharing = [entry for entry in rooms if set(entry.cores) == set(room.cores)]
-        if sum(entry.wanted for entry in sharing) > min(room.usable, len(set(room.cores))):
-            raise _too_few(sharing)
+        usable = min(room.usable, len(set(room.cores)))
+        if sum(entry.wanted for entry in sharing) > usable:
+            raise _too_few(sharing, usable)
     taken: set[int] = set()
     cores: dict[int, tuple[int, ...]] = {}
     for rank in sorted(range(len(rooms)), key=lambda rank: len(set(rooms[rank].cores))):
         room = rooms[rank]
         free = sorted(set(room.cores) - taken)
         if len(free) < room.wanted:
-            raise _too_few(rooms)
+            raise _too_few(rooms, len({core for room in rooms for core in room.cores}))
         cores[rank] = tuple(free[: room.wanted])
         taken.update(cores[rank])
     return [cores[rank] for rank in range(len(rooms))]
@@ -125,10 +124,8 @@ def apart_here(ranks: int, wanted: int) -> list[tuple[int, ...]]:
 def keep_to(cores: Collection[int]) -> None:
     """Bind all threads of this process, and what it starts later, to these cores.
 
-    Raises MachineError where the system cannot do that, or refuses it.
+    Raises MachineError where the system refuses it.
     """
-    if not hasattr(os, "sched_setaffinity"):
-        raise MachineError("launcher.pin=true: this system binds no process to cores; launcher.pin=false")
     try:
         # Thread by thread: threads that exist already (of a library that was loaded) inherit nothing.
         for thread in Path("/proc/self/task").iterdir():
@@ -140,10 +137,7 @@ def keep_to(cores: Collection[int]) -> None:
         ) from error
 
 
-def _too_few(rooms: Sequence[Room]) -> MachineError:
-    usable = len({core for room in rooms for core in room.cores})
-    if len({frozenset(room.cores) for room in rooms}) == 1:
-        usable = min(usable, max(room.usable for room in rooms))
+def _too_few(rooms: Sequence[Room], usable: int) -> MachineError:
     wanted = sum(room.wanted for room in rooms)
     who = "1 rank wants" if len(rooms) == 1 else f"{len(rooms)} ranks want"
     return MachineError(
@@ -157,7 +151,7 @@ def _too_few(rooms: Sequence[Room]) -> MachineError:
 
 
 def keep_awake() -> list[subprocess.Popen[bytes]]:
-    """Start one spinning process per usable core; none where the system has no class SCHED_IDLE.
+    """Start one spinning process per usable core.
 
     A core that has gone to sleep is late for its next work, and the same cores serve the queues of the links
     (docs/emulation.md). Any other process that wants the core has it at once.
@@ -165,8 +159,7 @@ def keep_awake() -> list[subprocess.Popen[bytes]]:
     The kernel ends the processes with the thread that started them: start them in the main thread.
     """
     command = [sys.executable, "-P", "-m", __name__, str(os.getpid())]
-    wanted = usable_cores() if hasattr(os, "SCHED_IDLE") else 0
-    return [subprocess.Popen(command, stdin=subprocess.DEVNULL) for _ in range(wanted)]
+    return [subprocess.Popen(command, stdin=subprocess.DEVNULL) for _ in range(usable_cores())]
 
 
 def computed_s(pids: tuple[int, ...], proc: Path = Path("/proc")) -> float:
@@ -182,7 +175,7 @@ def computed_s(pids: tuple[int, ...], proc: Path = Path("/proc")) -> float:
 
 
 def _spin(parent: int) -> None:
-    """Use a core that nobody else wants until the process `parent` ends. Linux only."""
+    """Use a core that nobody else wants until the process `parent` ends."""
     for number in LEFT_TO_THE_SUPERVISOR:
         signal.signal(number, signal.SIG_IGN)
     die_with_parent(parent)
@@ -202,7 +195,7 @@ def in_each_second(share: float) -> str:
 class RunQueue:
     """The time for which this process's threads were ready to run and had no core, while it trained.
 
-    Linux only; docs/method.md, "Validity and guard", has the limit. The kernel also counts the time in which
+    docs/method.md, "Validity and guard", has the limit. The kernel also counts the time in which
     an idle core wakes up (docs/emulation.md), so `IDLE_NS` is subtracted for each time that a thread was
     given a core. The result is a lower bound: shorter waits are not seen, nor are those of threads that ended
     before training paused.
@@ -211,14 +204,9 @@ class RunQueue:
     def __init__(self, tasks: Path = Path("/proc/self/task")) -> None:
         self._tasks = tasks
         # By thread: ns that it has waited for a core, and how often it was given one, since it began.
-        self._since: dict[str, tuple[int, int]] | None = {}
-        self._waited = 0
+        self._since: dict[str, tuple[int, int]] = {}
+        self.waited_ns: int | None = 0  # of all threads together; None where the system does not count them
         self._before: tuple[int, int | None] = (0, 0)  # ns of training and in the queue, of earlier attempts
-
-    @property
-    def waited_ns(self) -> int | None:
-        """Nanoseconds of all threads together; None where the system does not count them."""
-        return None if self._since is None else self._waited
 
     def share(self, train_ns: int) -> float | None:
         """Seconds of all threads together over seconds of training; None if an attempt has no counts.
@@ -232,25 +220,25 @@ class RunQueue:
     def state_dict(self, train_ns: int) -> dict[str, int | None]:
         """Training and waiting of this attempt and of those before it."""
         trained, queued = self._before
-        waited = self.waited_ns
-        together = None if queued is None or waited is None else queued + waited
+        together = None if queued is None or self.waited_ns is None else queued + self.waited_ns
         return {"train_ns": trained + train_ns, "queued_ns": together}
 
     def load_state_dict(self, state: Mapping[str, int | None]) -> None:
         self._before = state["train_ns"] or 0, state["queued_ns"]
 
     def training(self, on: bool) -> None:
-        if self._since is None:
-            return
         now = self._read()
-        if not on and now is not None:
+        if not now or self.waited_ns is None:
+            self.waited_ns = None
+            return
+        if not on:
             for thread, (waited, times) in now.items():
                 waited_before, times_before = self._since.get(thread, (0, 0))
-                self._waited += max(0, waited - waited_before - IDLE_NS * (times - times_before))
+                self.waited_ns += max(0, waited - waited_before - IDLE_NS * (times - times_before))
         self._since = now
 
-    def _read(self) -> dict[str, tuple[int, int]] | None:
-        """The last two numbers in the schedstat of each thread."""
+    def _read(self) -> dict[str, tuple[int, int]]:
+        """The last two numbers in the schedstat of each thread; none where the system does not give them."""
         threads: dict[str, tuple[int, int]] = {}
         try:
             for thread in os.listdir(self._tasks):
@@ -260,9 +248,9 @@ class RunQueue:
                     continue
                 threads[thread] = int(waited), int(times)
         except (OSError, ValueError):
-            return None
-        return threads or None
+            return {}
+        return threads
 
 
-if __name__ == "__main__" and sys.platform == "linux":
+if __name__ == "__main__":
     _spin(int(sys.argv[1]))

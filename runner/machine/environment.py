@@ -1,6 +1,6 @@
 """What environment.json holds: versions, commit, variables, and the device, cores and threads of each rank.
 
-Nothing here imports torch: the caller passes the number of visible devices.
+Nothing here imports torch.
 """
 
 import hashlib
@@ -14,7 +14,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from ...strategies.errors import MachineError
 from .. import PACKAGE
 from .cores import affinity, usable_cores
 
@@ -28,25 +27,6 @@ _VARIABLES = (
     "GLOO_SOCKET_IFNAME",
     "NCCL_SOCKET_IFNAME",
 )
-
-
-def device_index(local_rank: int, visible: int, *, share: bool = False) -> int | None:
-    """The device of a rank among the `visible` ones (a count): None without any, 0 if there is one.
-
-    If a batch system shows each task one device of its own, every rank uses number 0, whatever its local
-    rank. Raises MachineError if there are several devices and fewer than ranks, unless `share` lets ranks
-    share them in turn.
-    """
-    if visible <= 1:
-        return 0 if visible == 1 else None
-    if local_rank < visible:
-        return local_rank
-    if share:
-        return local_rank % visible
-    raise MachineError(
-        f"local rank {local_rank} has no device of its own: {visible} are visible; start at most {visible} "
-        "ranks per node, take cluster.device.kind=cpu, or launcher.share_gpus=true (no valid times)"
-    )
 
 
 def visible_devices() -> list[str] | None:
@@ -98,16 +78,11 @@ def environment(
     extra: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The content of environment.json. `ranks`: the `rank_row` of every rank, in rank order."""
-    commit, dirty = commit_of(PACKAGE)
     return {
         "schema_version": ENVIRONMENT_SCHEMA_VERSION,
         "rules_version": RULES_VERSION,
-        "python": platform.python_version(),
-        "torch": installed("torch"),
-        "daso_bench": installed("daso-bench"),
+        **versions(),
         "packages": {name: installed(name) for name in _PACKAGES},
-        "commit": commit,
-        "dirty": dirty,
         "hostname": socket.gethostname(),
         "platform": platform.platform(),
         "machine": platform.machine(),
@@ -119,6 +94,18 @@ def environment(
         "world": world,
         "ranks": [dict(row) for row in ranks],
         **(extra or {}),
+    }
+
+
+def versions() -> dict[str, str | None]:
+    """Versions of Python, torch and this package, its commit and a hash of the changes to it."""
+    commit, dirty = commit_of(PACKAGE)
+    return {
+        "python": platform.python_version(),
+        "torch": installed("torch"),
+        "daso_bench": installed("daso-bench"),
+        "commit": commit,
+        "dirty": dirty,
     }
 
 

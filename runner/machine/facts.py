@@ -1,15 +1,14 @@
 """Facts about the machine and its network as one process sees them. No torch unless asked."""
 
 import ipaddress
+import multiprocessing
 import os
-import platform
 import socket
 import sys
-import tempfile
-import threading
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, fields
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,15 +16,15 @@ import psutil
 
 from .. import PACKAGE
 from .cores import affinity, usable_cores
-from .environment import commit_of, installed, visible_devices
+from .environment import versions, visible_devices
 from .folders import folder_facts
 
 SLOWING_VARIABLES = {
-    "CUDA_LAUNCH_BLOCKING": ("1",),
-    "TORCH_DISTRIBUTED_DEBUG": ("DETAIL",),
-    "NCCL_P2P_DISABLE": ("1",),
-    "NCCL_SHM_DISABLE": ("1",),
-    "NCCL_IB_DISABLE": ("1",),
+    "CUDA_LAUNCH_BLOCKING": "1",
+    "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
+    "NCCL_P2P_DISABLE": "1",
+    "NCCL_SHM_DISABLE": "1",
+    "NCCL_IB_DISABLE": "1",
 }
 GPUS_OF_JOB = ("SLURM_GPUS_ON_NODE", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS")
 _VARIABLES = (
@@ -33,7 +32,6 @@ _VARIABLES = (
     *GPUS_OF_JOB,
     "GLOO_SOCKET_IFNAME",
     "NCCL_SOCKET_IFNAME",
-    "TMPDIR",
     "SLURM_JOB_ID",
     "SLURM_PROCID",
     "SLURM_CPUS_PER_TASK",
@@ -52,9 +50,8 @@ class ProcessFacts:
 
     `route_interface`: by which this process reaches the host of rank 0; None if it is not known.
     `usable_cores`: `cores`, cut to a container's quota. `visible_devices`: the entries of
-    CUDA_VISIBLE_DEVICES, None if it is not set. `folders`: `folder_facts` of results, tmp and shm, as far as
-    they are known. `torch`: of `torch_facts`, None if torch was not imported. `rank`, `local_rank`: only in a
-    job.
+    CUDA_VISIBLE_DEVICES, None if it is not set. `folders`: `folder_facts` of results, tmp and shm.
+    `torch`: of `torch_facts`, None if torch was not imported. `rank`, `local_rank`: only in a job.
     """
 
     host: str
@@ -108,7 +105,8 @@ def process_facts(results_dir: Path, *, master: str | None = None, with_torch: b
     counts devices.
     """
     memory = psutil.virtual_memory()
-    commit, dirty = commit_of(PACKAGE)
+    tmp = Path(os.environ.get("TMPDIR") or "/tmp")
+    folders = {"results": results_dir, "tmp": tmp, "shm": Path("/dev/shm")}
     route = None
     if master is not None:
         with suppress(OSError):
@@ -124,16 +122,10 @@ def process_facts(results_dir: Path, *, master: str | None = None, with_torch: b
         variables={name: os.environ[name] for name in _VARIABLES if name in os.environ},
         visible_devices=visible_devices(),
         device_files=_device_files(Path("/dev")),
-        versions={
-            "python": platform.python_version(),
-            "torch": installed("torch"),
-            "daso_bench": installed("daso-bench"),
-            "commit": commit,
-            "dirty": dirty,
-        },
+        versions=versions(),
         executable=sys.executable,
         package=str(PACKAGE),
-        folders=_folders(results_dir),
+        folders={name: folder_facts(path) for name, path in folders.items()},
         torch=torch_facts() if with_torch else None,
     )
 
@@ -167,17 +159,6 @@ def _device_files(folder: Path) -> list[str]:
     )
 
 
-def _folders(results_dir: Path) -> dict[str, dict[str, Any]]:
-    paths = {"results": results_dir}
-    try:
-        paths["tmp"] = Path(os.environ.get("TMPDIR") or tempfile.gettempdir())
-    except FileNotFoundError:  # Python can write into none of its candidates
-        paths["tmp"] = Path("/tmp")
-    if os.path.isdir("/dev/shm"):
-        paths["shm"] = Path("/dev/shm")
-    return {name: folder_facts(path) for name, path in paths.items()}
-
-
 # ------------------------------------------------------------------ network
 
 
@@ -207,13 +188,15 @@ def is_loopback(address: str) -> bool:
 
 def interface_of(address: str) -> str | None:
     """The interface that has `address`; the loopback has all of 127.0.0.0/8."""
-    known = interfaces()
-    for name, interface in known.items():
-        if address in interface["addresses"]:
-            return name
-    if is_loopback(address):
-        return next((name for name, interface in known.items() if interface["loopback"]), None)
-    return None
+    loopback = is_loopback(address)
+    return next(
+        (
+            name
+            for name, entry in interfaces().items()
+            if address in entry["addresses"] or (loopback and entry["loopback"])
+        ),
+        None,
+    )
 
 
 def route_to(host: str) -> str | None:
@@ -235,19 +218,11 @@ def route_to(host: str) -> str | None:
 
 def _resolved(host: str) -> list[Any]:
     """`getaddrinfo` for datagrams that gives up after RESOLVE_S. Raises OSError."""
-    results: list[Any] = []
-
-    def resolve() -> None:
+    with ThreadPool(1) as pool:  # leaving it waits for no thread
+        answer = pool.apply_async(socket.getaddrinfo, (host, _ANY_PORT), {"type": socket.SOCK_DGRAM})
         try:
-            results.append(socket.getaddrinfo(host, _ANY_PORT, type=socket.SOCK_DGRAM))
-        except (OSError, UnicodeError) as error:
-            results.append(error if isinstance(error, OSError) else OSError(str(error)))
-
-    thread = threading.Thread(target=resolve, daemon=True, name="resolve")
-    thread.start()
-    thread.join(RESOLVE_S)
-    if not results:
-        raise TimeoutError(f"no answer about {host} within {RESOLVE_S:g} s")
-    if isinstance(results[0], OSError):
-        raise results[0]
-    return results[0]
+            return answer.get(RESOLVE_S)
+        except multiprocessing.TimeoutError:
+            raise TimeoutError(f"no answer about {host} within {RESOLVE_S:g} s") from None
+        except UnicodeError as error:
+            raise OSError(str(error)) from error

@@ -6,25 +6,24 @@ import mmap
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...datasets.packed.packed_file import located
 
-MAPPED_BYTES = 2**30  # at once: a private map of more than there is memory may be refused
+MAPPED_BYTES = 2**30  # at once
 READ_BYTES = 2**22
 SAMPLED_FILES = 256  # of a data set of many files: some milliseconds
 ALLOWED = 0.02  # share of the pages that may be in another state than configured
 
 
 def drop(path: Path) -> None:
-    """Drop the pages of a file from the cache, where the system can.
+    """Drop the pages of a file from the cache.
 
     Pages that a process has mapped stay, and those of a file in memory (tmpfs).
     """
-    if not hasattr(os, "posix_fadvise"):
-        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)  # a page that is not on the disk yet cannot be dropped
@@ -67,23 +66,18 @@ def cached(folder: Path, files: Sequence[str]) -> float | None:
 
 def _counts(path: Path) -> tuple[int, int] | None:
     """(pages in the cache, pages) of a file; None where the system does not report it. Raises OSError."""
-    if not hasattr(os, "posix_fadvise"):  # the call means something else on other systems
-        return None
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        stat = os.fstat(descriptor)
+    with open(path, "rb") as file:
+        stat = os.fstat(file.fileno())
         if os.geteuid() not in (0, stat.st_uid) and not os.access(path, os.W_OK):
             return None
         resident = pages = 0
         for begin in range(0, stat.st_size, MAPPED_BYTES):
-            states = _states(descriptor, begin, min(MAPPED_BYTES, stat.st_size - begin))
+            states = _states(file, begin, min(MAPPED_BYTES, stat.st_size - begin))
             if states is None:
                 return None
             resident += int(np.count_nonzero(states & 1))
             pages += len(states)
         return resident, pages
-    finally:
-        os.close(descriptor)
 
 
 def remark(*, cold: bool, warm: bool, lacking: float) -> str | None:
@@ -100,18 +94,12 @@ def remark(*, cold: bool, warm: bool, lacking: float) -> str | None:
     return f"{asked}: it was not so: {lacking:.0%} of the packed file's pages {were} in {began}"
 
 
-def _states(descriptor: int, begin: int, size: int) -> NDArray[np.uint8] | None:
+def _states(file: BinaryIO, begin: int, size: int) -> NDArray[np.uint8] | None:
     """A number for each page of a part of a file, odd where it is in the cache; None if the call fails."""
-    try:  # a private copy is the only kind of map whose address Python gives away; nothing is copied
-        memory = mmap.mmap(descriptor, size, access=mmap.ACCESS_COPY, offset=begin)
+    try:
+        mapped = np.memmap(file, np.uint8, "r", begin, (size,))
     except OSError:  # there are file systems that map nothing
         return None
-    with memory:
-        states = np.empty(-(-size // mmap.PAGESIZE), dtype=np.uint8)
-        start = ctypes.c_char.from_buffer(memory)
-        try:
-            address, into = ctypes.c_void_p(ctypes.addressof(start)), ctypes.c_void_p(states.ctypes.data)
-            failed = ctypes.CDLL(None).mincore(address, ctypes.c_size_t(size), into)
-        finally:
-            del start
-    return None if failed else states
+    states = np.empty(-(-size // mmap.PAGESIZE), dtype=np.uint8)
+    address, into = ctypes.c_void_p(mapped.ctypes.data), ctypes.c_void_p(states.ctypes.data)
+    return None if ctypes.CDLL(None).mincore(address, ctypes.c_size_t(size), into) else states

@@ -5,9 +5,9 @@ hold for every rank of a job, `launcher` only for a machine. The rules on a job'
 `job_rules`. There is no rule for what a run itself refuses with a clear message before it starts.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from .facts import GPUS_OF_JOB, SLOWING_VARIABLES, MachineFacts, ProcessFacts
 
@@ -31,25 +31,19 @@ class Finding:
     fix: str
 
 
-def apply(rules: Iterable[Callable[[Any], Iterable[Finding]]], facts: Any) -> list[Finding]:
-    """What all `rules` find in `facts`, worst first."""
-    return worst_first(finding for rule in rules for finding in rule(facts))
-
-
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
     """Errors, then warnings; among equals the order stays. Nothing occurs twice."""
     return sorted(dict.fromkeys(findings), key=lambda finding: finding.severity != "error")
 
 
-def merged(findings: Sequence[tuple[str, Finding]], hosts: int) -> list[Finding]:
-    """(host, finding) of some of `hosts` hosts; equal findings become one that names their hosts."""
-    groups: dict[tuple[str, ...], list[tuple[str, Finding]]] = {}
+def merged(findings: Iterable[tuple[str, Finding]], hosts: int) -> list[Finding]:
+    """(host, finding) of some of `hosts` hosts; those of one cause and fix become one, which names them."""
+    groups: dict[Finding, list[tuple[str, str]]] = {}
     for host, finding in findings:
-        key = (finding.severity, finding.topic, finding.cause, finding.fix)
-        groups.setdefault(key, []).append((host, finding))
+        groups.setdefault(replace(finding, what=""), []).append((host, finding.what))
     return [
-        replace(group[0][1], what=f"{on([host for host, _ in group], hosts)}: {group[0][1].what}")
-        for group in groups.values()
+        replace(finding, what=f"{on([host for host, _ in seen], hosts)}: {seen[0][1]}")
+        for finding, seen in groups.items()
     ]
 
 
@@ -81,9 +75,9 @@ def cores_of_task(facts: ProcessFacts) -> Iterator[Finding]:
 
 def slowing_variables(facts: ProcessFacts) -> Iterator[Finding]:
     """Variables for debugging that slow training down."""
-    for name, values in SLOWING_VARIABLES.items():
+    for name, slow in SLOWING_VARIABLES.items():
         value = facts.variables.get(name, "")
-        if value.upper() in values:
+        if value.upper() == slow:
             yield Finding(
                 "warning",
                 "timing",
@@ -102,21 +96,15 @@ def idle_gpus(facts: ProcessFacts) -> Iterator[Finding]:
     if present is None or facts.visible_devices == []:
         return
     if _is_cpu_build(facts):
-        yield Finding(
-            "warning",
-            "devices",
-            f"{present}, and torch {facts.versions['torch']} is a build for CPUs",
-            "training would run on the CPU and leave the GPUs idle",
-            "pip install --force-reinstall torch torchvision (a CUDA or ROCm build, see pytorch.org)",
-        )
+        cause = "torch is a build for CPUs; the GPUs would be idle"
+        fix = "pip install --force-reinstall torch torchvision (a CUDA or ROCm build, see pytorch.org)"
     elif torch.get("devices") == 0 and ("SLURM_JOB_ID" not in facts.variables or _given_by_slurm(facts)):
-        yield Finding(
-            "warning",
-            "devices",
-            f"{present}, torch {torch['version']} finds none",
-            "the driver is missing, too old for this build of torch, or this user may not open the devices",
-            "nvidia-smi (its message names the reason; then a torch build for the driver's CUDA version)",
-        )
+        cause = "the driver is missing or too old for this torch, or this user may not open the devices"
+        fix = "nvidia-smi (its message names the reason; then a torch build for the driver's CUDA version)"
+    else:
+        return
+    what = f"{present}, and torch {facts.versions['torch']} can use none"
+    yield Finding("warning", "devices", what, cause, fix)
 
 
 def gpus_present(facts: ProcessFacts) -> str | None:
@@ -146,23 +134,15 @@ def _is_cpu_build(facts: ProcessFacts) -> bool:
 def gloo_interface(facts: ProcessFacts) -> Iterator[Finding]:
     """GLOO_SOCKET_IFNAME takes names with commas, and neither prefixes nor exclusions as NCCL does."""
     value = facts.variables.get("GLOO_SOCKET_IFNAME", "")
-    if not value.strip():
-        return
-    interfaces, fix = facts.interfaces, f"export GLOO_SOCKET_IFNAME={outward(facts) or 'lo'}"
-    if (sign := value.lstrip()[0]) in "^=":
-        cause = f"{sign} is NCCL's syntax; gloo takes the name of an interface"
-        yield Finding("error", "network", f"GLOO_SOCKET_IFNAME={value}", cause, fix)
-        return
-    for name in (part.strip() for part in value.split(",")):
-        if name not in interfaces:
-            cause = f"there is no interface {name or '(empty)'} here; there are {_names(interfaces)}"
-        elif not interfaces[name]["up"]:
-            cause = f"the interface {name} is down"
-        elif not interfaces[name]["addresses"]:
-            cause = f"the interface {name} has no IP address"
-        else:
-            continue
-        yield Finding("error", "network", f"GLOO_SOCKET_IFNAME={value}", cause, fix)
+    usable = [name for name, entry in facts.interfaces.items() if entry["up"] and entry["addresses"]]
+    if value.strip() and not {name.strip() for name in value.split(",")} <= set(usable):
+        yield Finding(
+            "error",
+            "network",
+            f"GLOO_SOCKET_IFNAME={value}",
+            f"gloo takes names of interfaces that are up and have an IP address: {', '.join(usable)}",
+            f"export GLOO_SOCKET_IFNAME={outward(facts) or 'lo'}",
+        )
 
 
 def nccl_interface(facts: ProcessFacts) -> Iterator[Finding]:
@@ -170,18 +150,18 @@ def nccl_interface(facts: ProcessFacts) -> Iterator[Finding]:
     value = facts.variables.get("NCCL_SOCKET_IFNAME", "").strip()
     exclude, exact = value.startswith("^"), value.lstrip("^").startswith("=")
     parts = [part for part in value.lstrip("^=").split(",") if part]
+    up = [name for name, entry in facts.interfaces.items() if entry["up"]]
     chosen = [
         name
-        for name, interface in facts.interfaces.items()
-        if interface["up"]
-        and any(name == part if exact else name.startswith(part) for part in parts) != exclude
+        for name in up
+        if any(name == part if exact else name.startswith(part) for part in parts) != exclude
     ]
     if value and not chosen and facts.device_files:
         yield Finding(
             "error",
             "network",
-            f"NCCL_SOCKET_IFNAME={value}, interfaces {_names(facts.interfaces)}",
-            "it leaves no interface that is up",
+            f"NCCL_SOCKET_IFNAME={value}",
+            f"it leaves none of the interfaces that are up: {', '.join(up)}",
             f"export NCCL_SOCKET_IFNAME={outward(facts) or 'NAME'}",
         )
 
@@ -201,10 +181,6 @@ def usable_interfaces(facts: ProcessFacts) -> list[str]:
     ]
 
 
-def _names(interfaces: Mapping[str, Any]) -> str:
-    return ", ".join(interfaces) or "none"
-
-
 # ------------------------------------------------------------------ folders
 
 
@@ -212,29 +188,23 @@ def folders(facts: ProcessFacts) -> Iterator[Finding]:
     """Whether the folders of results, temporary files and shared memory can be written and have room."""
     fix = "{}=PATH (a folder that you can write, with room)"
     why = "records and checkpoints are written there"
-    yield from _folder(facts, "results", "results_dir", GIB, why, fix.format("results_dir"))
+    wanted = [("results", "results_dir", GIB, why, fix.format("results_dir"))]
     why = "ranks are started over sockets in it, and programs of a run write there"
-    yield from _folder(facts, "tmp", "TMPDIR", GIB, why, fix.format("export TMPDIR"))
+    wanted.append(("tmp", "TMPDIR", GIB, why, fix.format("export TMPDIR")))
     if len(facts.device_files) > 1:  # a container has 64 MiB by default
         why = "NCCL moves data between the GPUs of a host through it"
         fix = "docker run --shm-size=1g (outside a container: remove what is left in /dev/shm)"
-        yield from _folder(facts, "shm", "shared memory", 256 * MIB, why, fix)
-
-
-def _folder(
-    facts: ProcessFacts, name: str, shown: str, least_bytes: int, why: str, fix: str
-) -> Iterator[Finding]:
-    """Without a folder for results nothing can run; without another one, other folders may serve."""
-    folder = facts.folders.get(name)
-    if folder is None:
-        return
-    free = folder.get("free_bytes")
-    if folder["error"]:
-        severity: Severity = "error" if name == "results" else "warning"
-        yield Finding(severity, name, f"{shown}={folder['path']}: {folder['error']}", why, fix)
-    elif free is not None and free < least_bytes:
-        room = f"{free / MIB:.0f} MiB free of {folder['total_bytes'] / GIB:.1f} GiB"
-        yield Finding("warning", name, f"{shown}={folder['path']}: {room}", why, fix)
+        wanted.append(("shm", "shared memory", 256 * MIB, why, fix))
+    for name, shown, least_bytes, why, fix in wanted:
+        folder = facts.folders[name]
+        free = folder.get("free_bytes", least_bytes)
+        if problem := folder["error"]:
+            # Without a folder for results nothing can run; for another one, other folders may serve.
+            severity: Severity = "error" if name == "results" else "warning"
+            yield Finding(severity, name, f"{shown}={folder['path']}: {problem}", why, fix)
+        elif free < least_bytes:
+            room = f"{free / MIB:.0f} MiB free of {folder['total_bytes'] / GIB:.1f} GiB"
+            yield Finding("warning", name, f"{shown}={folder['path']}: {room}", why, fix)
 
 
 # ------------------------------------------------------------------ launchers
@@ -283,6 +253,12 @@ PROCESS_RULES: tuple[Callable[[ProcessFacts], Iterable[Finding]], ...] = (
 )
 
 
+def process_findings(facts: ProcessFacts) -> Iterator[Finding]:
+    """What is wrong with one process."""
+    for rule in PROCESS_RULES:
+        yield from rule(facts)
+
+
 def machine_findings(facts: MachineFacts) -> list[Finding]:
     """What is wrong with a laptop, a login node, or the place of a task."""
-    return apply([*PROCESS_RULES, launcher], facts)
+    return worst_first([*process_findings(facts), *launcher(facts)])

@@ -1,15 +1,12 @@
 """Memory that processes of one machine share, and a barrier in it.
 
-On Linux the memory has no name (memfd): nothing remains when a process is killed, and the size of /dev/shm is
-no limit. On other systems it is a file, which its maker unlinks once all processes have opened it.
+The memory has no name (memfd): nothing of it remains when a process is killed.
 """
 
 import ctypes
 import mmap
 import os
 import platform
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 
@@ -20,7 +17,6 @@ from ...strategies.errors import MachineError
 
 LINE = 64  # bytes; sizes are rounded up to whole cache lines
 _PER_LINE = LINE // 4
-_SHM = "/dev/shm"
 
 # Numbers of the futex system call (linux/unistd.h); other machines poll.
 _FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221, "s390x": 238}
@@ -35,21 +31,16 @@ _LOOK_AGAIN_S = 1.0
 def offer(numel: int, dtype: torch.dtype) -> tuple[int, str]:
     """Make zeroed memory for `numel` elements.
 
-    Returns its descriptor and the address by which others `take` it. Raises MachineError: the system has not
-    enough memory.
+    Returns its descriptor, to be kept open until all others have taken it, and the address by which they
+    `take` it. Raises MachineError: the system has not enough memory.
     """
     size = -(-max(1, numel * dtype.itemsize) // LINE) * LINE
     try:
-        if hasattr(os, "memfd_create"):
-            descriptor = os.memfd_create("daso-bench")
-            path = f"/proc/{os.getpid()}/fd/{descriptor}"
-        else:
-            folder = _SHM if os.path.isdir(_SHM) else None
-            descriptor, path = tempfile.mkstemp(prefix=f"daso-bench-{os.getpid()}-", dir=folder)
+        descriptor = os.memfd_create("daso-bench")
         os.ftruncate(descriptor, size)
     except OSError as error:
         raise MachineError(f"{size} bytes of shared memory cannot be had: {error}") from error
-    return descriptor, f"{os.fstat(descriptor).st_ino} {size} {path}"
+    return descriptor, f"{os.fstat(descriptor).st_ino} {size} /proc/{os.getpid()}/fd/{descriptor}"
 
 
 def take(address: str) -> int:
@@ -71,13 +62,6 @@ def take(address: str) -> int:
         os.close(descriptor)
         raise MachineError(f"{path}: is not the memory that another rank of this node offered")
     return descriptor
-
-
-def drop_name(address: str) -> None:
-    """Remove the file at `address`, if it is one; processes that have opened it keep it."""
-    path = address.split(" ", 2)[2]
-    if not path.startswith("/proc/"):
-        os.unlink(path)
 
 
 def as_tensor(descriptor: int, numel: int, dtype: torch.dtype) -> Tensor:
@@ -166,7 +150,7 @@ class MemoryBarrier:
 
 def _system_call() -> Callable[[int, int, int, object], None] | None:
     """The system call futex(address, operation, value, timeout), which the C library does not wrap."""
-    number = _FUTEX.get(platform.machine()) if sys.platform == "linux" else None
+    number = _FUTEX.get(platform.machine())
     if number is None:
         return None
     call = ctypes.CDLL(None).syscall

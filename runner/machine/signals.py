@@ -2,15 +2,12 @@
 
 The forkserver imports this module first, which ties it to its supervisor: when the supervisor is killed, the
 kernel kills the forkserver (its parent has ended), then every rank (whose parent has ended). SIGKILL also
-ends a stopped process, which a watching thread could not. Where the kernel has no such signal (macOS), the
-forkserver exits when the pipe from the supervisor closes, and the thread of each rank (`rank_process.Link`)
-ends its rank; a stopped rank then waits for its SIGCONT.
+ends a stopped process, which a watching thread could not.
 """
 
 import ctypes
 import os
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,8 +22,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 def die_with_parent(parent: int) -> None:
     """Have the kernel kill this process when its parent ends; exit at once if `parent` is gone already."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it ended before the kernel knew of this process
         os._exit(1)
 

@@ -16,7 +16,7 @@ def test_a_job_looks_at_the_cluster_and_finds_nothing_to_mend(stories: Stories):
     done, results = stories["check"]
     assert done.code == 0, done.text
     rows = [" ".join(line.split()) for line in done.text.splitlines()]
-    assert {"running on n[1,3]", "contract of daso", "Nothing has to be mended."} <= set(rows)
+    assert {"running on n[1,3]: contract of daso", "Nothing has to be mended."} <= set(rows)
     for start in ("0 0 n1 ", "3 1 n3 ", "16.8 MB ", "ddp: ok (", "daso: ok ("):
         assert any(row.startswith(start) for row in rows), start
     assert any(row.startswith("n1 - n3 ") and " Gbit/s " in row for row in rows)

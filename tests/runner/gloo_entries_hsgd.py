@@ -76,24 +76,6 @@ def refused(task: RankTask, link: Link) -> None:
     link.finish("finished", None, None)
 
 
-def named(task: RankTask, link: Link) -> None:
-    """Where memory cannot be without a name, it has none any more once all have it."""
-    before = set(os.listdir("/dev/shm"))
-    saved = os.memfd_create
-    del os.memfd_create
-    comm = meet([2], task)
-    shared = comm.shared(5, torch.float64, NODE)
-    comm.barrier(NODE)
-    assert set(os.listdir("/dev/shm")) <= before
-    comm.barrier(NODE)
-    shared[comm.local_rank] = 7
-    comm.barrier(NODE, in_memory=True)
-    assert shared.tolist() == [7, 7, 0, 0, 0]
-    os.memfd_create = saved
-    comm.barrier(WORLD)
-    link.finish("finished", None, None)
-
-
 @on_nodes([3, 1])
 def barrier(comm: TorchCommunicator) -> None:
     """Nobody leaves before all have come, with futexes and by polling; traffic is right."""

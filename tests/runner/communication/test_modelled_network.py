@@ -22,7 +22,6 @@ from daso_bench.runner.communication.modelled_network import SLOTS, Held, LinkCl
 from daso_bench.runner.config.cluster import LinkConfig, LinksConfig
 from daso_bench.runner.config.launchers import LocalConfig
 from daso_bench.runner.config.run_config import RunConfig
-from daso_bench.runner.machine.shared_memory import drop_name
 from daso_bench.runner.simulation.simulated_communicator import (
     SimulatedCommunicator,
     SimulatedWork,
@@ -58,18 +57,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
 
 @contextmanager
 def opened(nodes: Sequence[int], links: LinksConfig | None = None) -> Iterator[list[LinkClocks]]:
-    """The clocks of all ranks on one file, which has no name any more. Default: 1000 bytes a millisecond."""
+    """The clocks of all ranks on one memory. Default: 1000 bytes a millisecond."""
     topology = Topology.of(nodes)
     network = ClusterNetwork(links or LinksConfig(intra=SLOW, inter=SLOW), topology)
     groups = [topology.members(WORLD, 0), *map(topology.on_node, range(topology.nodes))]
     groups += [topology.members(peers(q), 0) for q in range(max(nodes))]
     lines = [(channel, members) for channel in CHANNELS for members in groups]
     descriptor, address = modelled_network.make(topology, lines)
-    try:
-        ranks = [LinkClocks(address, topology, network, lines) for _ in range(topology.ranks)]
-    finally:
-        drop_name(address)
-        os.close(descriptor)
+    ranks = [LinkClocks(address, topology, network, lines) for _ in range(topology.ranks)]
+    os.close(descriptor)
     yield ranks
     for clocks in ranks:
         clocks.close()

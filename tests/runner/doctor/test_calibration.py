@@ -218,16 +218,10 @@ def results_of(ranks_of_nodes: tuple[int, ...], **changes: Any) -> Calibration:
         "ready": [0.5, 1],
     }
     result = Calibration(
-        command="daso-bench calibrate",
-        date="2026-01-02",
-        processor="A CPU: of 2 GHz #1",
-        cores=2,
-        accelerator=None,
-        torch="2.9",
-        threads=1,
-        model="small_cnn",
-        dataset="digits",
+        about=("This machine with small_cnn on digits", "", "daso-bench calibrate"),
         batch=32,
+        device="A CPU: of 2 GHz #1",
+        on_gpus=False,
         ranks_of_nodes=ranks_of_nodes,
         steps=steps_of(took, sizes),
         links={kind: link for kind, there in links.items() if there},
@@ -287,20 +281,19 @@ def test_odd_ranks_have_speeds_and_without_a_hold_out_nothing_is_validated():
 
 
 @pytest.mark.parametrize(
-    ("sizes", "seconds", "key", "value", "remark"),
+    ("sizes", "seconds", "key", "value"),
     [
-        (SIZES, [5e-3] * 4 + [4e-3] * 3, "samples_per_second", math.inf, "did not grow with the samples"),
-        ((1, 2), [1.0, 3.0], "fixed_ms", 0, "through the origin"),
+        (SIZES, [5e-3] * 4 + [4e-3] * 3, "samples_per_second", math.inf),
+        ((1, 2), [1.0, 3.0], "fixed_ms", 0),
     ],
 )
 def test_clamped_and_infinite_numbers_are_written_and_read(
-    sizes: tuple[int, ...], seconds: list[float], key: str, value: float, remark: str
+    sizes: tuple[int, ...], seconds: list[float], key: str, value: float
 ):
     results = results_of((2,))
     steps = dataclasses.replace(results.steps, fit=fit.line_fit(sizes, np.array([seconds] * 3)))
     text = render(dataclasses.replace(results, steps=steps), "mine")
     assert getattr(cluster_of(text).device, key) == value
-    assert remark in text
 
 
 def run_of(folder: Path, *words: str) -> RunConfig:
@@ -345,7 +338,7 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
         (["strategy=placebo"], "strategy=placebo: calibrate measures the machine by plain ddp"),
         (["strategy.bucket_mib=1"], "strategy=ddp: calibrate measures the machine by plain ddp"),
         (["--name", "a/b"], "--name=a/b: must be the name of a file"),
-        (["--output", "full"], "full: is no folder to write in"),
+        (["--output", "full"], "full/cluster: Not a directory; --output"),
         (["--name", "laptop"], "--name=laptop: is a cluster of daso-bench itself"),
         (["--nosuch"], "unrecognized arguments: --nosuch"),
     ],

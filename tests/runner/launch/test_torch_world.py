@@ -37,7 +37,7 @@ ENTRIES = {
         *[("powersgd", 2), ("raises", 2)],
     ],
     "gloo_entries_hsgd": [
-        *[("memory", 4), ("refused", 1), ("named", 2), ("barrier", 4), ("late", 4), ("levels", 4)],
+        *[("memory", 4), ("refused", 1), ("barrier", 4), ("late", 4), ("levels", 4)],
     ],
 }
 

@@ -143,7 +143,6 @@ def test_a_timing_on_shared_cores_is_not_valid(
     assert timing_reasons(ranks, threads, cores) == reasons
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system knows no affinity")
 def test_usable_cores_are_those_of_the_affinity() -> None:
     code = (
         "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"

@@ -19,28 +19,17 @@ from daso_bench.runner.machine import facts as machine_facts
 from daso_bench.runner.machine import facts as module
 from daso_bench.runner.machine import gpu_facts
 from daso_bench.runner.machine.cores import affinity
-from daso_bench.runner.machine.environment import commit_of, device_index, environment, rank_row
+from daso_bench.runner.machine.environment import commit_of, environment, rank_row
 from daso_bench.runner.machine.facts import ProcessFacts, process_facts
 from daso_bench.runner.machine.folders import folder_facts
 from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.runner.training.trainer import Trainer
-from daso_bench.strategies.errors import MachineError
 
 
-def test_a_rank_that_sees_one_device_uses_it_whatever_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"SLURM_NTASKS": "4", "SLURM_LOCALID": "2", "CUDA_VISIBLE_DEVICES": "2"}.items():
-        monkeypatch.setenv(name, value)
-    assert device_index(local_rank=2, visible=1) == 0
+def test_the_row_of_a_rank_has_its_place_and_its_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
     row = rank_row(rank=2, node=0, local_rank=2, device="cuda:0", threads=1)
     assert (row["local_rank"], row["device"], row["visible_devices"]) == (2, "cuda:0", ["2"])
-
-
-def test_devices_are_given_out_in_order_and_shared_only_if_asked() -> None:
-    assert [device_index(rank, 4) for rank in range(4)] == [0, 1, 2, 3]
-    assert device_index(3, 0) is None
-    with pytest.raises(MachineError, match="local rank 2 has no device of its own: 2 are visible"):
-        device_index(2, 2)
-    assert [device_index(rank, 2, share=True) for rank in range(4)] == [0, 1, 0, 1]
 
 
 def test_the_environment_names_versions_hosts_and_ranks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import pytest
 from doctor_rows import Row, changed, job, only, row, torch
 
 from daso_bench.runner.machine.facts import ProcessFacts
-from daso_bench.runner.machine.job_rules import JOB_RULES, cluster_findings, gpus_of
+from daso_bench.runner.machine.job_rules import HOST_RULES, JOB_RULES, cluster_findings, gpus_of
 from daso_bench.runner.machine.rules import Finding
 
 SLURM: dict[str, Any] = {"variables__SLURM_JOB_ID": "7"}
@@ -85,7 +85,7 @@ SPOILED: dict[str, tuple[list[Row], dict[str, Any], str, str, str, str]] = {
     ),
     "devices: none on a host": (
         with_gpus(job(2, 2), [["0", "1"]] * 2 + [[]] * 2), {}, "error", "devices",
-        "on n2: 2 of 4 ranks see no GPU", "sbatch --gpus-per-node=2",
+        "on n2: 2 of 2 ranks see no GPU", "sbatch --gpus-per-node=2",
     ),
     "loopback_interface": (
         job(2, 2, variables__GLOO_SOCKET_IFNAME="lo"), {}, "error", "network",
@@ -117,7 +117,7 @@ SPOILED: dict[str, tuple[list[Row], dict[str, Any], str, str, str, str]] = {
     ),
     "links: below the floor": (
         job(2, 2, **SLURM), {"pairs": [PAIR | {"rate_gbit": 0.05}]}, "error", "links",
-        "n1 - n2: 0.05 Gbit/s (gloo), below 0.2 Gbit/s", "export GLOO_SOCKET_IFNAME=ib0 (n2 uses eth0",
+        "n1 - n2: 0.05 Gbit/s, 50 µs (gloo); below 0.2 Gbit/s", "export GLOO_SOCKET_IFNAME=ib0 (n2 uses eth0",
     ),
 }  # fmt: skip
 
@@ -132,7 +132,9 @@ def test_what_is_wrong_is_found_with_its_numbers_and_a_fix(name: str) -> None:
 
 
 def test_every_rule_has_something_that_it_finds() -> None:
-    assert {rule.__name__ for rule in JOB_RULES} == {name.partition(":")[0] for name in SPOILED}
+    assert {rule.__name__ for rule in (*HOST_RULES, *JOB_RULES)} == {
+        name.partition(":")[0] for name in SPOILED
+    }
 
 
 def mesh(hosts: int, **slow: Any) -> list[dict[str, Any]]:
@@ -152,7 +154,7 @@ def test_links_that_differ_a_little_are_no_trouble() -> None:
 def test_one_slow_pair_is_told_against_the_median() -> None:
     finding = only(findings(job(1, 1, 1, 1), pairs=mesh(4, n1_n3=1.0)))
     assert (finding.severity, finding.topic) == ("warning", "links")
-    assert finding.what == "n1 - n3: 1 Gbit/s (gloo), median of 6 pairs 9.25 Gbit/s"
+    assert finding.what == "n1 - n3: 1 Gbit/s, 50 µs (gloo); median of 6 pairs 9.25 Gbit/s, 50 µs"
 
 
 def test_a_host_whose_links_are_all_slow_is_named() -> None:
@@ -172,7 +174,8 @@ def test_two_hosts_have_no_median_but_a_floor() -> None:
 
 def test_a_late_link_is_found_whatever_its_rate() -> None:
     pairs = [*mesh(4)[:-1], mesh(4)[-1] | {"latency_us": 4000.0}]
-    assert only(findings(job(1, 1, 1, 1), pairs=pairs)).what == "n3 - n4: 4000 µs, median 50 µs"
+    what = "n3 - n4: 9.5 Gbit/s, 4000 µs (gloo); median of 6 pairs 9.25 Gbit/s, 50 µs"
+    assert only(findings(job(1, 1, 1, 1), pairs=pairs)).what == what
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import pytest
 from daso_bench.runner.machine import page_cache
 from daso_bench.runner.machine.page_cache import drop, read_in, remark
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="the system does not tell")
 MEMORY = Path("/dev/shm")
 
 

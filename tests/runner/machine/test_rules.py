@@ -7,7 +7,14 @@ import pytest
 from doctor_rows import machine, only, row, torch
 
 from daso_bench.runner.machine.facts import ProcessFacts, process_facts
-from daso_bench.runner.machine.rules import PROCESS_RULES, Finding, apply, launcher, machine_findings, on
+from daso_bench.runner.machine.rules import (
+    PROCESS_RULES,
+    Finding,
+    launcher,
+    machine_findings,
+    on,
+    process_findings,
+)
 
 RULES = (*PROCESS_RULES, launcher)
 MIB = 2**20
@@ -61,7 +68,7 @@ SPOILED: dict[str, tuple[dict[str, Any], str, str, str, str]] = {
     ),
     "idle_gpus: the driver": (
         {"device_files": ["nvidia0"], "torch": torch(0)},
-        "warning", "devices", "1 GPU (nvidia0), torch 2.14.1 finds none", "nvidia-smi",
+        "warning", "devices", "1 GPU (nvidia0), and torch 2.14.1 can use none", "nvidia-smi",
     ),
     "gloo_interface: one of two missing": (
         {"variables__GLOO_SOCKET_IFNAME": "eth0,enp1s0"},
@@ -165,13 +172,13 @@ def test_hosts_are_named_up_to_three() -> None:
 
 
 def diagnose(results: Path) -> list[Finding]:
-    return apply(PROCESS_RULES, process_facts(results))
+    return list(process_findings(process_facts(results)))
 
 
 def test_this_machine_and_a_healthy_rank_have_no_trouble(tmp_path: Path) -> None:
     full = ("results", "tmp", "shm")  # this machine may be short of these just now
     assert [finding for finding in diagnose(tmp_path) if finding.topic not in full] == []
-    assert apply(PROCESS_RULES, ProcessFacts.of(row())) == []
+    assert list(process_findings(ProcessFacts.of(row()))) == []
 
 
 @pytest.mark.parametrize(

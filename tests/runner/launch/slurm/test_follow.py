@@ -150,7 +150,7 @@ def test_the_check_of_a_cluster_is_followed_with_its_phases(
     play.acts = [lambda: None, starts, lambda: None, lambda: play.ends(run, "finished")]
     assert slurm_check._follow(run, display.make_console())["status"] == "finished"
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
-    assert lines == ["queued: waits: Priority", "running on n[1-2]", "links"]
+    assert lines == ["queued: waits: Priority", "running on n[1-2]: links"]
 
 
 def test_failures_of_a_sweep_are_told_with_the_traceback_of_the_rank_that_failed_first(
