@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from .transforms import Change, own_draws
+from .transforms import Change, seeded
 
 SPLITS = ("train", "validation", "test")
 
@@ -117,10 +117,8 @@ class Split:
     def trained_on(self, images: Tensor, indices: Tensor, key: int) -> Tensor:
         """`augmented` images from stored ones [b, C, H, W] of the samples `indices`; overwrites them."""
         if self.augment is not None:
-            with own_draws(key) as of_sample:
-                for place, index in enumerate(indices.tolist()):
-                    of_sample(index)
-                    images[place] = self.augment(images[place])
+            for image, _ in zip(images, seeded(indices, key), strict=True):
+                image.copy_(self.augment(image))
         return self._normalised(images)
 
     def _normalised(self, images: Tensor) -> Tensor:

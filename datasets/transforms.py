@@ -6,7 +6,6 @@ draw from torch's own generator, so that is seeded for each sample, and restored
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -114,20 +113,17 @@ def epoch_key(seed: int, epoch: int) -> int:
     return stream_seed(seed, "epoch", epoch)
 
 
-@contextmanager
-def own_draws(key: int) -> Iterator[Callable[[int], None]]:
-    """Yields a function that seeds torch's generator for a sample, from (key, its index).
+def seeded(indices: Tensor, key: int) -> Iterator[int]:
+    """Yields each of `indices`, int64 [b], with torch's generator seeded for that sample, from (key, index).
 
-    On exit the generator has the state it had before.
+    When the iteration ends the generator has the state it had before.
     """
     generator = torch.default_generator
     before = generator.get_state()
-
-    def of_sample(index: int) -> None:
-        generator.manual_seed(stream_seed(key, index))
-
     try:
-        yield of_sample
+        for index in indices.tolist():
+            generator.manual_seed(stream_seed(key, index))
+            yield index
     finally:
         generator.set_state(before)
 

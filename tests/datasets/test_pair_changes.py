@@ -13,10 +13,10 @@ from daso_bench.datasets.transforms import (
     UNLABELLED,
     PairChange,
     epoch_key,
-    own_draws,
     pair_recipe,
     resize_pair,
     scale_crop,
+    seeded,
 )
 
 SIDE = (24, 40)
@@ -32,9 +32,8 @@ def change_of(name: str, side: tuple[int, int] = SIDE, fill: tuple[float, ...] =
 
 def drawn(change: PairChange, image: Tensor, mask: Tensor, key: int) -> tuple[Tensor, Tensor]:
     """Image and mask changed as sample 0 under `key`."""
-    with own_draws(key) as of_sample:
-        of_sample(0)
-        return change(image, mask)
+    (changed,) = (change(image, mask) for _ in seeded(torch.tensor([0]), key))
+    return changed
 
 
 def blocks(side: tuple[int, int], of: int) -> Tensor:
