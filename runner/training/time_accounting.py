@@ -14,7 +14,7 @@ from ..communication.traffic import LINKS
 from ..config.reader_config import NoReader
 from ..machine import gpu_facts, page_cache
 from ..records.target_crossing import best, crossing
-from .clock import PARTS, by_device
+from .clock import by_device
 from .context import TrainContext
 from .precision import LossScaler
 
@@ -47,28 +47,25 @@ class TimeAccounting:
         waiting = traffic.waited_ns
         if of_device is not None:  # `by_device` may have cut some of it off
             waiting = min(waiting, interval.blocked)
-        exposed = interval.blocked - waiting
-        times_ns = [
-            interval.train,
-            made_ns,
-            interval.compute,
-            exposed,
-            waiting,
-            interval.data,
-            interval.step_other,
-        ]
-        times = self._of_all(times_ns)
+        parts = {
+            "compute": interval.compute,
+            "exposed": interval.blocked - waiting,
+            "waiting": waiting,
+            "data": interval.data,
+            "step_other": interval.step_other,
+        }
+        times = self._of_all([interval.train, made_ns, *parts.values()])
         train_ns = int(times[:, 0].max())
         account.train_ns += train_ns
-        for place, part in enumerate(PARTS, start=2):
-            account.parts_ns[part] += int(times[:, place].sum()) // len(times)
+        for part, total in zip(parts, times[:, 2:].sum(0).tolist(), strict=True):
+            account.parts_ns[part] += total // len(times)
         context.rank_rows.write(
             {
                 "kind": "train_interval",
                 **self.where(),
                 "index": account.intervals,
                 "train_s": interval.train / 1e9,
-                "parts_s": {part: times_ns[place] / 1e9 for place, part in enumerate(PARTS, start=2)},
+                "parts_s": self._seconds(parts),
                 "make_model_s": made_ns / 1e9,
                 "payload_bytes": self.payload_bytes(),
                 "segments_s": self._seconds(context.clock.segments),

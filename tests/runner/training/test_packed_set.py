@@ -77,13 +77,13 @@ def test_no_file_is_told_with_the_command_that_makes_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("dataset", "keys", "difference", "new_file"),
     [
-        (OtherBlobs(), {}, "holds blobs, and the data set is other", "other with 0"),
-        (Blobs(samples=80), {}, "holds 96 samples, and the training split has 80", None),
-        (Blobs(), {"shuffle_seed": 1}, "its order is that of shuffle_seed 0, asked for is 1", "blobs with 1"),
+        (OtherBlobs(), {}, "its name is blobs, and must be other", "other with 0"),
+        (Blobs(samples=80), {}, "its number of samples is 96, and must be 80", None),
+        (Blobs(), {"shuffle_seed": 1}, "its shuffle_seed is 0, and must be 1", "blobs with 1"),
         (
             Blobs(),
             {"shuffle_seed": None},
-            "its order is that of shuffle_seed 0, asked for is None",
+            "its shuffle_seed is 0, and must be None",
             "blobs with None",
         ),
     ],
@@ -107,7 +107,7 @@ def test_the_file_of_another_set_or_order_is_refused_and_not_written_over(
 def test_the_file_of_samples_that_have_changed_is_refused_and_written_anew(reader: NodeBatch) -> None:
     data = Blobs().load()
     data.train.images[17] += 1  # pyright: ignore[reportAttributeAccessIssue] (a Split)
-    with pytest.raises(ConfigError, match=rf"holds other samples than the data set has now; .*{AGAIN}"):
+    with pytest.raises(ConfigError, match=rf"its digest of the samples is .*{AGAIN}"):
         open_set(Blobs(), reader, data)
     assert write_set(Blobs(), reader, data, silent)
     open_set(Blobs(), reader, data).packed.close()

@@ -65,7 +65,7 @@ def test_a_dry_run_refuses_a_file_that_is_not_there_or_of_another_order(
     assert "would run" in " ".join(capsys.readouterr().out.split())
     assert run([*words, "reader.shuffle_seed=3"]) == 2
     shown = " ".join(capsys.readouterr().out.split())
-    assert "its order is that of shuffle_seed 0, asked for is 3; make the file again: " in shown
+    assert "its shuffle_seed is 0, and must be 3; make the file again: " in shown
     assert run([*words[:-2], "reader=chunked_shuffle", "reader.path=packed", "cluster.nodes=2"]) == 2
     assert "2 nodes need 8" in " ".join(capsys.readouterr().out.split())
 
@@ -79,7 +79,7 @@ def test_a_run_records_which_file_it_has_and_takes_none_of_other_samples(images:
     packed = read_json(directory.path / "data.json")["packed"]
     assert (packed["records"], packed["encoding"], packed["shuffle_seed"]) == (20, "image file", 0)
     put(images / "cats" / "3.png", plain(7))
-    again = "holds other samples than the data set has now; make the file again: daso-bench prepare"
+    again = r"its digest of the samples is \w+, and must be \w+; make the file again: daso-bench prepare"
     with pytest.raises(ConfigError, match=again):
         Preparation(make_console()).check(request.config)
 
