@@ -19,7 +19,7 @@ _NAMED = 8  # unknown label ids in an error message
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Files(ABC):
+class FilesOnDisk(ABC):
     """Like `data.Split`, but reads its files when a batch is asked for.
 
     root: folder that paths are relative to; shape: of an image in a batch, [C, h, w]; paths [M]: the images;
@@ -67,8 +67,8 @@ class _Files(ABC):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ImageFiles(_Files):
-    """See `_Files`; a sample is an image uint8 [C, H, W]. labels: int64 [M]."""
+class ImageFiles(FilesOnDisk):
+    """See `FilesOnDisk`; a sample is an image uint8 [C, H, W]. labels: int64 [M]."""
 
     labels: Tensor
 
@@ -129,8 +129,8 @@ class MaskedSplit:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class MaskedFiles(_Files):
-    """See `_Files`; a sample is an image uint8 [C, H, W] and its mask uint8 [H, W].
+class MaskedFiles(FilesOnDisk):
+    """See `FilesOnDisk`; a sample is an image uint8 [C, H, W] and its mask uint8 [H, W].
 
     mask_of: from the path of an image to that of its mask; label_of: as of `decode_mask`.
     """

@@ -162,21 +162,14 @@ class ImageFolder(FolderDataset):
         if not root.is_dir():
             what = "is no folder" if root.exists() else "no such folder"
             raise FileNotFoundError(f"dataset.root={self.root}: {what}")
-        folders = folders_in(self.root)
-        top = [name for name in folders if name in FOLDERS]
-        odd = [f"{name}/" for name in folders if name.lower() in LIKE_SPLITS and name not in FOLDERS]
-        if odd:
-            raise ValueError(
-                f"dataset.root={self.root}: has {', '.join(odd)}; folders of splits must be named train/, "
-                "validation/ or val/, and test/: rename them, or put them into train/ if they are classes"
-            )
-        splits = {FOLDERS[name]: name for name in top}
-        if len(splits) < len(top):
-            raise ValueError(f"dataset.root={self.root}: has both val/ and validation/; keep one of them")
-        if not splits:
+        named = [name for name in folders_in(self.root) if name.lower() in LIKE_SPLITS]
+        if not named:
             return {"train": ""}
-        if "train" not in splits:
+        splits = {FOLDERS.get(name, ""): name for name in named}
+        if "" in splits or "train" not in splits or len(splits) < len(named):
             raise ValueError(
-                f"dataset.root={self.root}: has {', '.join(f'{name}/' for name in top)} and no train/"
+                f"dataset.root={self.root}: has {', '.join(f'{name}/' for name in named)}; folders of splits "
+                "must be named train/, validation/ or val/, and test/, one of each and train/ among them: rename "
+                "them, or put them into train/ if they are classes"
             )
         return splits
