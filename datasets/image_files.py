@@ -1,7 +1,4 @@
-"""Splits of image files that stay on disk, and splits with a label for each pixel (masks).
-
-A batch of `ImageFiles` or `MaskedFiles` decodes its files when it is asked for.
-"""
+"""Splits of image files that stay on disk, with a label each, or a mask with a label for each pixel."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -13,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .pixels import BadImage, PixelRules, decode, decode_labels
-from .transforms import PairChange, seeded
+from .transforms import seeded
 
 _NAMED = 8  # unknown label ids in an error message
 
@@ -36,6 +33,11 @@ class FilesOnDisk(ABC):
     normalise: Callable[[Tensor], Tensor]
     change: Callable[..., Any] | None = None
 
+    @property
+    @abstractmethod
+    def target_bytes(self) -> int:
+        """Bytes of a sample's mask, which `changed` gives as uint8; 0 if targets are labels int64 [b]."""
+
     def __len__(self) -> int:
         return len(self.paths)
 
@@ -55,7 +57,10 @@ class FilesOnDisk(ABC):
         return self._normalised(*self.changed(indices, key))
 
     def changed(self, indices: Tensor, key: int) -> tuple[Tensor, Tensor]:
-        """As `augmented`, not normalised, and as bytes: images uint8 [b, C, h, w], masks uint8 [b, h, w]."""
+        """As `augmented`, not normalised, and as bytes: images uint8 [b, C, h, w], masks uint8 [b, h, w].
+
+        A loader worker leaves normalisation to the process that trains, so that less memory is passed on.
+        """
         return self._stored(indices, key, self.change or self.transform)
 
     @abstractmethod
@@ -74,7 +79,6 @@ class ImageFiles(FilesOnDisk):
 
     @property
     def target_bytes(self) -> int:
-        """See `data.Compact`."""
         return 0
 
     def pixels(self, index: int) -> Tensor:
@@ -97,37 +101,6 @@ class ImageFiles(FilesOnDisk):
         return pixels, self.labels.index_select(0, indices)
 
 
-# ------------------------------------------------------------------ a label for each pixel
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class MaskedSplit:
-    """Like `data.Split`, with a mask instead of a label.
-
-    images: float32 [M, C, H, W], normalised; masks: uint8 [M, H, W], 255 for unlabelled; augment: random
-    changes of both, for training.
-    """
-
-    images: Tensor
-    masks: Tensor
-    augment: PairChange | None = None
-
-    def __len__(self) -> int:
-        return len(self.masks)
-
-    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Images float32 [b, C, H, W] and masks int64 [b, H, W], for indices int64 [b]; copies."""
-        return self.images.index_select(0, indices), self.masks.index_select(0, indices).to(torch.int64)
-
-    def augmented(self, indices: Tensor, key: int) -> tuple[Tensor, Tensor]:
-        """As `batch`, each image and its mask changed by `augment`, seeded by (key, its index)."""
-        images, masks = self.images.index_select(0, indices), self.masks.index_select(0, indices)
-        if self.augment is not None:
-            for place, _ in enumerate(seeded(indices, key)):
-                images[place], masks[place] = self.augment(images[place], masks[place])
-        return images, masks.to(torch.int64)
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MaskedFiles(FilesOnDisk):
     """See `FilesOnDisk`; a sample is an image uint8 [C, H, W] and its mask uint8 [H, W].
@@ -140,7 +113,6 @@ class MaskedFiles(FilesOnDisk):
 
     @property
     def target_bytes(self) -> int:
-        """See `data.Compact`."""
         return self.shape[1] * self.shape[2]
 
     def pair(self, index: int) -> tuple[Tensor, Tensor]:

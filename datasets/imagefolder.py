@@ -169,7 +169,7 @@ class ImageFolder(FolderDataset):
         if "" in splits or "train" not in splits or len(splits) < len(named):
             raise ValueError(
                 f"dataset.root={self.root}: has {', '.join(f'{name}/' for name in named)}; folders of splits "
-                "must be named train/, validation/ or val/, and test/, one of each and train/ among them: rename "
-                "them, or put them into train/ if they are classes"
+                "must be named train/, validation/ or val/, and test/, one of each and train/ among them: "
+                "rename them, or put them into train/ if they are classes"
             )
         return splits

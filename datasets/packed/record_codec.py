@@ -45,13 +45,13 @@ class RecordCodec(ABC):
 
 def codec_of(samples: Samples) -> RecordCodec:
     """The codec for these samples. Raises ValueError if a packed file cannot hold them."""
-    if isinstance(samples, Split):
-        return _Images(samples)
     if isinstance(samples, ImageFiles):
         return _Files(samples)
     _, label = samples.batch(torch.tensor([0]))
     if label.dim() != 1:
         raise ValueError("has a label for each pixel, and a packed file has one an image; take reader=none")
+    if isinstance(samples, Split):
+        return _Images(samples)
     if isinstance(samples, Augmentable):
         raise ValueError(
             "changes its images at random in a way of its own, which a packed file does not know; take "

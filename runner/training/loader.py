@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from ...datasets.data import Compact, Samples, training_batch
+from ...datasets.data import Samples, training_batch
+from ...datasets.image_files import FilesOnDisk
 from ...datasets.packed.readers import Counters
 from ...datasets.transforms import epoch_key
 from ...strategies.progress import Progress
@@ -185,7 +186,7 @@ class Ahead(Loader):
         if slot == NO_SLOT or memory is None:
             inputs, targets = batch
             return inputs, targets
-        assert isinstance(self.samples, Compact), "they have memory"
+        assert isinstance(self.samples, FilesOnDisk), "they have memory"
         pixels, targets = memory.get(slot, batch)
         inputs = self.samples.normalise(pixels)
         memory.free.append(slot)
@@ -204,7 +205,7 @@ class Ahead(Loader):
     def _share_memory(self) -> None:
         """Make the memory before the workers start: they inherit it."""
         samples = self.samples
-        if self._fetch.memory is None and self._slots and isinstance(samples, Compact):
+        if self._fetch.memory is None and self._slots and isinstance(samples, FilesOnDisk):
             assert self._progress is not None, "`next` sets it"
             count = len(self.batch_order.piece(self._progress))
             sample_bytes = math.prod(samples.shape) + samples.target_bytes
@@ -245,7 +246,7 @@ class _Fetch(Dataset[Any]):
     def _made(self, item: Request) -> tuple[Place, int, Images | Sent]:
         place, slot, key, numbers = item
         indices = torch.from_numpy(numbers)
-        if self.memory is None or not isinstance(self.samples, Compact):
+        if self.memory is None or not isinstance(self.samples, FilesOnDisk):
             return place, NO_SLOT, training_batch(self.samples, indices, key)
         return place, slot, self.memory.put(slot, *self.samples.changed(indices, key))
 

@@ -12,8 +12,8 @@ from streets import streets  # pyright: ignore[reportMissingImports] (another fo
 from torch import Tensor
 
 from daso_bench.datasets.cityscapes import Cityscapes
-from daso_bench.datasets.data import Compact, Samples
-from daso_bench.datasets.image_files import ImageFiles, MaskedFiles
+from daso_bench.datasets.data import Samples
+from daso_bench.datasets.image_files import FilesOnDisk, ImageFiles, MaskedFiles
 from daso_bench.datasets.imagefolder import ImageFolder
 from daso_bench.datasets.sampler import Sampler
 from daso_bench.runner.training.batch_order import GlobalOrder
@@ -107,7 +107,7 @@ def test_photographs_and_masks_go_through_the_slots(tmp_path: Path) -> None:
     dataset.prepare()
     samples = dataset.load().train
     assert isinstance(samples, MaskedFiles)
-    assert isinstance(samples, Compact)
+    assert isinstance(samples, FilesOnDisk)
     pixels, masks = samples.changed(torch.arange(3), 5)
     assert samples.changed(torch.arange(0), 5)[1].dtype == torch.uint8
     memory = BatchMemory(1, 3, pixels[0].numel() + samples.target_bytes)
