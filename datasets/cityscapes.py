@@ -139,24 +139,24 @@ class Cityscapes(PreparedFolder):
                     f"dataset.root={self.root}: no folder {folder}/; register at cityscapes-dataset.com, "
                     "fetch leftImg8bit_trainvaltest.zip and gtFine_trainvaltest.zip and unpack both there"
                 )
-        cities = sorted({*folders_in(f"{self.root}/{images}"), *folders_in(f"{self.root}/{masks}")})
-        for city in cities:
-            masks_of_city = {file.path: file for file in self._below(f"{masks}/{city}", MASK_END, Counter())}
-            for image in self._below(f"{images}/{city}", IMAGE_END, tree.others):
-                mask = masks_of_city.pop(mask_of(image.path), None)
-                if mask is None:
-                    tree.bad.append((image.path, f"has no mask {mask_of(image.path)}"))
-                else:
-                    size, mtime_ns = image.size + mask.size, image.mtime_ns + mask.mtime_ns
-                    files.append(File(image.path, 0, size, mtime_ns))
-            tree.bad.extend((path, "is the mask of no image") for path in masks_of_city)
+        mask_files = {file.path: file for file in self._below(masks, MASK_END, Counter())}
+        for image in self._below(images, IMAGE_END, tree.others):
+            mask = mask_files.pop(mask_of(image.path), None)
+            if mask is None:
+                tree.bad.append((image.path, f"has no mask {mask_of(image.path)}"))
+            else:
+                size, mtime_ns = image.size + mask.size, image.mtime_ns + mask.mtime_ns
+                files.append(File(image.path, 0, size, mtime_ns))
+        tree.bad.extend((path, "is the mask of no image") for path in mask_files)
         return files
 
     def _below(self, folder: str, ending: str, others: Counter[str]) -> list[File]:
-        """The files below `folder` whose names end so; `others` counts the rest."""
-        if not (Path(self.root) / folder).is_dir():
-            return []
-        files = images_below(self.root, folder, 0, others)
+        """The files of the cities in `folder` whose names end so; `others` counts the rest."""
+        files = [
+            file
+            for city in folders_in(f"{self.root}/{folder}")
+            for file in images_below(self.root, f"{folder}/{city}", 0, others)
+        ]
         others.update(f"not *{ending}" for file in files if not file.path.endswith(ending))
         return [file for file in files if file.path.endswith(ending)]
 

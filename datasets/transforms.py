@@ -46,16 +46,14 @@ def resize_pair(image: Tensor, mask: Tensor, *, height: int, width: int) -> tupl
 def check_normalisation(mean: Sequence[float], std: Sequence[float], channels: int) -> None:
     """Raise ValueError unless there are `channels` finite numbers of each, and each std is above 0."""
     for key, values in (("mean", mean), ("std", std)):
-        if len(values) != channels:
-            grey = " (ImageNet in grey: dataset.mean=0.458 dataset.std=0.225)" * (channels == 1)
-            numbers = f"{channels} number{'s' * (channels > 1)}"
+        numbers = torch.tensor(values, dtype=torch.float32)
+        if len(values) != channels or not numbers.isfinite().all() or (key == "std" and numbers.min() <= 0):
+            above = " above 0" if key == "std" else ""
+            grey = " (ImageNet in grey: dataset.mean=0.458 dataset.std=0.225)" if channels == 1 else ""
             raise ValueError(
-                f"dataset.{key}={list(values)}: must be {numbers}, one per channel on a scale of 0 to 1{grey}"
+                f"dataset.{key}={list(values)}: must be a finite number{above} for each of {channels} "
+                f"channels, on a scale of 0 to 1{grey}"
             )
-        if not torch.tensor(values, dtype=torch.float32).isfinite().all():
-            raise ValueError(f"dataset.{key}={list(values)}: must be finite numbers")
-    if not torch.tensor(std, dtype=torch.float32).min() > 0:
-        raise ValueError(f"dataset.std={list(std)}: must be > 0")
 
 
 def normalise(pixels: Tensor, *, mean: Sequence[float], std: Sequence[float]) -> Tensor:

@@ -36,11 +36,11 @@ def test_normalised_by_hand() -> None:
 @pytest.mark.parametrize(
     ("mean", "std", "message"),
     [
-        ((0.1,), (1, 1), r"dataset.mean=\[0.1\]: must be 2 numbers"),
-        ((0, 0), (0, 1), r"dataset.std=\[0, 1\]: must be > 0"),
-        ((0, 0), (1e-60, 1), r"dataset.std=\[1e-60, 1\]: must be > 0"),
-        ((1, float("nan")), (1, 1), r"dataset.mean=\[1, nan\]: must be finite"),
-        ((0, 0), (1, 1e60), r"dataset.std=\[1, 1e\+60\]: must be finite"),
+        ((0.1,), (1, 1), r"dataset.mean=\[0.1\]: must be a finite number for each of 2 channels"),
+        ((0, 0), (0, 1), r"dataset.std=\[0, 1\]: must be a finite number above 0"),
+        ((0, 0), (1e-60, 1), r"dataset.std=\[1e-60, 1\]: must be a finite number above 0"),
+        ((1, float("nan")), (1, 1), r"dataset.mean=\[1, nan\]: must be a finite number"),
+        ((0, 0), (1, 1e60), r"dataset.std=\[1, 1e\+60\]: must be a finite number"),
     ],
     ids=["too few", "zero", "vanishing", "nan", "too large"],
 )

@@ -30,7 +30,7 @@ def test_prepare_packs_once_beside_what_is_known_of_the_files(
 ) -> None:
     assert run(["prepare", *FOLDER, "reader=node_batch"]) == 0
     shown = capsys.readouterr().out
-    assert "packed: 20 training samples (image file, 0.0 MB, shuffled by seed 0) in" in shown
+    assert "packed: 20 training samples (image file, 0.0 MB, shuffle_seed 0) in" in shown
     (file,) = (images / ".daso-bench").glob("*.packed")
     assert file.name.endswith("-shuffled0.packed")
     assert run(["prepare", *FOLDER, "reader=chunked_shuffle", "dataset.augment=flip"]) == 0
