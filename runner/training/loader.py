@@ -50,7 +50,7 @@ class BatchMemory:
     """Memory through which worker processes hand batches to their rank, as bytes, in `slots` slots.
 
     Handing over float32 in memory made for each batch takes a third as long as making it from photographs.
-    Masks go as bytes too, and become int64 at the rank. With each request the rank names the next slot in turn,
+    Masks go as bytes too, and become int64 at the rank. With each request the rank names the next slot,
     and it normalises the batch out of the slot into memory of its own:
 
         rank:   "batch 7, slot 2" · · · recv, normalise slot 2 · "batch 12, slot 2"
