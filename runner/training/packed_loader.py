@@ -96,7 +96,7 @@ class ReaderOrder(GlobalOrder):
 
 
 class NodeConnections:
-    """Connections from the ranks of a node to its first rank, whose feeder announces ready batches over them.
+    """Connections from the ranks of a node, two or more, to its first rank, whose feeder serves them all.
 
     The first rank listens on a socket; the control channel gives its address and a key to the others. All
     ranks of the node make it together.
@@ -113,8 +113,7 @@ class NodeConnections:
             address = f"\0daso-bench-{secrets.token_hex(16)}" if sys.platform == "linux" else None
             self._listener = Listener(address, family="AF_UNIX", backlog=self._members, authkey=key)
             text = key.hex() + (address or str(self._listener.address))
-        if self._members > 1:
-            text = comm.broadcast_text(text, NODE)
+        text = comm.broadcast_text(text, NODE)
         self._key, self._address = bytes.fromhex(text[: 2 * _KEY_BYTES]), text[2 * _KEY_BYTES :]
 
     def open(self) -> tuple[list[Connection], Connection]:
@@ -160,7 +159,7 @@ class PackedLoader(Loader):
         reader = self._batch_order.reader
         if self._comm.local_rank == 0:
             self._look_at_cache(reader)
-        if reader.by_node:
+        if self._shared:
             self._connections = NodeConnections(self._comm)
 
     def next(self, progress: Progress) -> Images:

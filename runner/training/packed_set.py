@@ -164,10 +164,7 @@ def _other_content(path: Path, wanted: Description) -> str | None:
         return None
     if (held.name, held.shuffle_seed) == (wanted.name, wanted.shuffle_seed):
         return None
-    return (
-        f"holds the packed file of {held.name} with shuffle_seed {held.shuffle_seed}, and this one would "
-        f"be of {wanted.name} with {wanted.shuffle_seed}"
-    )
+    return f"is the packed file of {held.name}, shuffle_seed {held.shuffle_seed}"
 
 
 def _records(data: Data, reader: PackedReader) -> tuple[RecordCodec, Tensor]:
