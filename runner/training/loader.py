@@ -135,7 +135,7 @@ class Ahead(Loader):
         context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
         self._open = context.Event()
         self._fetch = _Fetch(samples, self._open, os.getpid())
-        self._progress: Progress | None = None
+        self._upcoming: Iterator[tuple[Place, Tensor]] = iter(())
         # One slot more than batches in flight: the next is requested before the present one leaves its slot.
         self._slots = workers * prefetch + 1
         self._pin = pin
@@ -157,8 +157,8 @@ class Ahead(Loader):
 
     def next(self, progress: Progress) -> Images:
         if self._batches is None:
-            self._progress = progress
-            self._share_memory()
+            self._upcoming = self.batch_order.upcoming(progress)
+            self._share_memory(progress)
             self._open.set()
             self._batches = iter(self._loader)  # pyright: ignore[reportAttributeAccessIssue] (batch_size=None)
         try:
@@ -183,17 +183,15 @@ class Ahead(Loader):
 
     def __iter__(self) -> Iterator[Request]:
         """The requests for all batches from the present step on."""
-        assert self._progress is not None, "`next` sets it"
-        for number, (place, indices) in enumerate(self.batch_order.upcoming(self._progress)):
+        for number, (place, indices) in enumerate(self._upcoming):
             yield place, number % self._slots, epoch_key(self.seed, place[0]), indices.numpy()
 
-    def _share_memory(self) -> None:
+    def _share_memory(self, progress: Progress) -> None:
         """Make the memory before the workers start: they inherit it."""
         samples = self.samples
         # Pinned batches must be float32 already when they arrive here.
         if self._fetch.memory is None and not self._pin and isinstance(samples, FilesOnDisk):
-            assert self._progress is not None, "`next` sets it"
-            count = len(self.batch_order.piece(self._progress))
+            count = len(self.batch_order.piece(progress))
             sample_bytes = math.prod(samples.shape) + samples.target_bytes
             self._fetch.memory = BatchMemory(self._slots, count, sample_bytes)
 

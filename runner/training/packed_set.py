@@ -49,8 +49,7 @@ def open_set(dataset: Dataset, reader: PackedReader, data: Data) -> PackedSet:
     """
     packed = _opened(dataset, reader)
     try:
-        codec, order = _records(data, reader)
-        wanted = _description(dataset, reader, data, codec, order)
+        codec, order, wanted = _wanted(dataset, reader, data)
         held = packed.description
         facts = {
             "name": (held.name, wanted.name),
@@ -91,8 +90,7 @@ def write_set(dataset: Dataset, reader: PackedReader, data: Data, tell: Tell) ->
     Raises ConfigError, ValueError and OSError that name what is wrong.
     """
     path, count = reader.file_of(dataset), len(data.train)
-    codec, order = _records(data, reader)
-    description = _description(dataset, reader, data, codec, order)
+    codec, order, description = _wanted(dataset, reader, data)
     with locked(path.parent):
         if (content := _other_content(path, description)) is not None:
             raise ConfigError(f"{path}: {content}; delete it or take another reader.path")
@@ -167,21 +165,16 @@ def _other_content(path: Path, wanted: Description) -> str | None:
     return f"is the packed file of {held.name}, shuffle_seed {held.shuffle_seed}"
 
 
-def _records(data: Data, reader: PackedReader) -> tuple[RecordCodec, Tensor]:
-    """How samples are records, and which sample each record is."""
+def _wanted(dataset: Dataset, reader: PackedReader, data: Data) -> tuple[RecordCodec, Tensor, Description]:
+    """How samples are records, which sample each record is, and the description of that file."""
     try:
         codec = codec_of(data.train)
     except ValueError as error:
         raise ConfigError(f"reader={reader.name}: {data.name} {error}") from error
-    return codec, torch.from_numpy(shuffled(len(data.train), reader.shuffle_seed))
-
-
-def _description(
-    dataset: Dataset, reader: PackedReader, data: Data, codec: RecordCodec, order: Tensor
-) -> Description:
+    order = torch.from_numpy(shuffled(len(data.train), reader.shuffle_seed))
     source = hashlib.blake2b(codec.digest(dataset.fingerprint()), digest_size=16)
     source.update(order.numpy().data)
-    return Description(
+    description = Description(
         name=data.name,
         classes=data.classes,
         shape=data.shape,
@@ -190,3 +183,4 @@ def _description(
         source=source.hexdigest(),
         shuffle_seed=reader.shuffle_seed,
     )
+    return codec, order, description

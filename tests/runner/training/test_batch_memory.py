@@ -110,8 +110,8 @@ def test_pinned_batches_are_finished_by_the_workers(photographs: ImageFiles) -> 
     sampler = Sampler(len(photographs), BATCH, 2, seed=7)
     order, progress = GlobalOrder(sampler, 0), Progress(EPOCHS, sampler.steps_per_epoch)
     loader = Ahead(photographs, order, 3, workers=1, prefetch=1, pin=True)
-    loader._progress = progress
-    loader._share_memory()
+    loader._upcoming = order.upcoming(progress)
+    loader._share_memory(progress)
     assert loader._fetch.memory is None
     loader._open.set()
     place, _, batch = loader._fetch[next(iter(loader))]
