@@ -12,7 +12,7 @@ from torch import Tensor
 from .pixels import BadImage, PixelRules, decode, decode_labels
 from .transforms import seeded
 
-_NAMED = 8  # unknown label ids in an error message
+_NAMED = 8  # unknown label ids, the first ones, in an error message
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -145,9 +145,10 @@ def decode_mask(path: str, label_of: dict[int, int]) -> Tensor:
     labels = table[numbers]
     if labels.min() < 0:
         unknown = np.unique(numbers[labels < 0]).tolist()
-        more = ", ..." if len(unknown) > _NAMED else ""
-        ids = f"label ids {', '.join(map(str, unknown[:_NAMED]))}{more}"
-        raise BadImage(path, f"{ids}: unknown; must be of {min(label_of)} to {max(label_of)}")
+        allowed = f"{min(label_of)} to {max(label_of)}"
+        raise BadImage(
+            path, f"label ids {', '.join(map(str, unknown[:_NAMED]))}: unknown; must be of {allowed}"
+        )
     return torch.from_numpy(labels.astype(np.uint8))
 
 

@@ -111,7 +111,8 @@ class TimeAccounting:
         finals = account.evaluations
         last = finals[-1] if finals and status != "diverged" else {}
         highest = {name: (best(finals, name) or {}).get(name) for name in judged_by(context)}
-        cut, reader = context.cut_short(), self._reader()
+        cut, reader, scaler = context.cut_short(), self._reader(), context.replica.scaler
+        scaling = scaler.summary() if isinstance(scaler, LossScaler) else None
         return {
             "status": status,
             "target": target,
@@ -142,7 +143,7 @@ class TimeAccounting:
                 *context.strategy.labels(account.target_step),
                 *([cut] if cut else []),
                 *context.pauses(sum(row["mode"] == "inline" for row in finals)),
-                *self._left_out(),
+                *self._left_out(scaling),
                 *self._reader_labels(),
                 *self._input_bound(reader),
             ],
@@ -150,7 +151,7 @@ class TimeAccounting:
             "collectives": dict(context.comm.traffic.verbs),
             **({"digests": context.digests} if context.digests else {}),
             **reader,
-            **self._scaler(),
+            **({"loss_scaling": scaling} if scaling else {}),
             **self._gpu_memory(),
             **({"untimed": list(context.backend.untimed)} if context.backend.untimed else {}),
             **self._of_callbacks(finished=status == "finished"),
@@ -160,11 +161,6 @@ class TimeAccounting:
         """`Strategy.communication_share` of so many steps; None for none."""
         strategy = self.context.strategy
         return strategy.communication_share(strategy.config, self.context.plan, steps) if steps else None
-
-    def _scaler(self) -> dict[str, Any]:
-        """The state of loss scaling, with train.precision=fp16."""
-        scaler = self.context.replica.scaler
-        return {"loss_scaling": scaler.summary()} if isinstance(scaler, LossScaler) else {}
 
     def _gpu_memory(self) -> dict[str, Any]:
         """Peak GPU memory of each rank; null for a rank on a CPU."""
@@ -176,12 +172,9 @@ class TimeAccounting:
         peaks = {n: [None if b < 0 else b for b in column] for n, column in zip(names, columns, strict=True)}
         return {"gpu_memory": peaks}
 
-    def _left_out(self) -> list[str]:
+    def _left_out(self, scaling: dict[str, Any] | None) -> list[str]:
         """A label on steps that fp16 has skipped, if they are more than the search for a scale needs."""
-        scaling, steps = self._scaler().get("loss_scaling"), self.context.progress.step
-        if scaling is None:
-            return []
-        skipped = scaling["skipped_steps"]
+        steps, skipped = self.context.progress.step, (scaling or {}).get("skipped_steps", 0)
         return [f"fp16: {skipped} of {steps} steps left out"] if skipped > MUCH_LEFT_OUT * steps else []
 
     def _reader_labels(self) -> list[str]:
