@@ -49,15 +49,11 @@ def scratch(folder: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary file that replaces `path` when the block ends without an exception."""
-    handle, name = tempfile.mkstemp(prefix=TEMPORARY, dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
-    try:
+    """The path of a temporary file that replaces `path` when the block ends without an exception."""
+    with scratch(path.parent) as folder:
+        temporary = folder / path.name
         yield temporary
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
-        temporary.chmod(0o644)  # mkstemp makes files that only the owner can read
+        temporary.chmod(0o644)  # whatever the umask: all users may read it
         temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

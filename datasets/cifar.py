@@ -7,7 +7,7 @@ classes download, unpack and read them, and compare the MD5 of every file each t
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 from .atomic_files import BadFile, locked
 from .data import Data
 from .dataset import Tell, silent
-from .downloads import DownloadedDataset, elsewhere, fetching
+from .downloads import DownloadedDataset, fetching
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,14 +46,14 @@ class CIFAR10(DownloadedDataset):
 
         if self._is_whole():
             return
-        kind = self._torchvision()
+        kind = self.torchvision_class()
         archive = Path(self.root) / kind.filename
         if not self.download and not check_integrity(archive, kind.tgz_md5):
             damaged = f"; {archive} is damaged or cut short" if archive.is_file() else ""
-            raise BadFile(f"{self._not_whole()}{damaged}")
+            raise BadFile(f"{self.missing()}{damaged}")
         with locked(Path(self.root)):
             if not self._is_whole():  # or another process has unpacked it
-                with fetching(self.title, self._elsewhere()):
+                with fetching(self.title, self.elsewhere()):
                     kind(self.root, download=True)  # takes an archive that is there and whole
 
     def load(self) -> Data:
@@ -61,13 +61,8 @@ class CIFAR10(DownloadedDataset):
         try:
             train, test = self._read(train=True), self._read(train=False)
         except RuntimeError as error:
-            raise BadFile(self._not_whole()) from error
+            raise BadFile(self.missing()) from error
         return self.in_splits(*train, *test)
-
-    def _torchvision(self) -> Any:
-        import torchvision.datasets  # here: other data sets do not need it
-
-        return getattr(torchvision.datasets, self.torchvision_name())
 
     def _is_whole(self) -> bool:
         try:
@@ -76,23 +71,16 @@ class CIFAR10(DownloadedDataset):
             return False
         return True
 
-    def _not_whole(self) -> str:
-        return (
-            f"{self.title} is missing or damaged in {Path(self.root).absolute()}: run daso-bench prepare "
-            f"dataset={self.name} dataset.root={self.root}, or set dataset.download=true; without a network, "
-            f"{self._elsewhere()}"
-        )
-
-    def _elsewhere(self) -> str:
-        known = self._torchvision()
-        return elsewhere(self.name, self.root, f"{known.filename} (MD5 {known.tgz_md5})")
+    def other_source(self) -> str:
+        kind = self.torchvision_class()
+        return f"put {kind.filename} (MD5 {kind.tgz_md5}) there"
 
     def _read(self, *, train: bool) -> tuple[Tensor, Tensor]:
         """Images uint8 [M, 3, 32, 32] and labels int64 [M]. Raises RuntimeError if a file is not whole."""
         with warnings.catch_warnings():
             # The files were pickled by a NumPy of 2009; newer ones warn about it.
             warnings.simplefilter("ignore", np.exceptions.VisibleDeprecationWarning)
-            dataset = self._torchvision()(self.root, train=train)
+            dataset = self.torchvision_class()(self.root, train=train)
         images = torch.from_numpy(dataset.data).permute(0, 3, 1, 2).contiguous()
         return images, torch.tensor(dataset.targets, dtype=torch.int64)
 

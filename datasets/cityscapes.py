@@ -15,25 +15,15 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from .data import SPLITS, Data
+from torch import Tensor
+
 from .dataset import DatasetInfo, at_least
 from .image_files import MaskedFiles, decode_mask, other_size
 from .listing import File, Tree, folders_in, images_below, place_in_draw
 from .pixels import BadImage, PixelRules, decode, looks_whole, size_of
-from .transforms import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    PAIR_RECIPES,
-    UNLABELLED,
-    Change,
-    PairChange,
-    check_normalisation,
-    normalise,
-    pair_recipe,
-    resize_pair,
-)
+from .transforms import PAIR_RECIPES, UNLABELLED, PairChange, pair_recipe, resize_pair
 from .verification import PreparedFolder
 
 IMAGES, MASKS = "leftImg8bit", "gtFine"
@@ -56,51 +46,40 @@ RULES = PixelRules(upright=False)
 class Cityscapes(PreparedFolder):
     """Images [3, height, width] and masks [height, width] of 19 classes and 255.
 
-    root, prepared, check, bad_files: see `PreparedFolder`; height, width: size in pixels to which images and
-    masks are resized; augment: random changes of both, for training (`transforms.pair_recipe`); mean, std:
-    per channel, on a scale of 0 to 1.
-    Raises ValueError for a value out of range.
+    Further keys: see `PreparedFolder`; height, width: size in pixels to which images and masks are resized;
+    augment: random changes of both (`transforms.pair_recipe`). Raises ValueError for a value out of range.
     """
 
     root: str = "cityscapes"
     height: int = 512
     width: int = 1024
-    augment: str = "none"
-    mean: tuple[float, ...] = IMAGENET_MEAN
-    std: tuple[float, ...] = IMAGENET_STD
 
     name: ClassVar[str] = "cityscapes"
     task: ClassVar[str] = "segmentation"
     classes: ClassVar[int] = len(CLASSES)
     held_out_of: ClassVar[str] = "two cities or more"
-    loading_keys = frozenset(("root", "prepared", "height", "width", "augment", "mean", "std"))
+    size_keys = ("height", "width")
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         for key in ("height", "width"):
             at_least(key, getattr(self, key), 1)
-        check_normalisation(self.mean, self.std, 3)
-        self.change  # noqa: B018 (checks its value)
+        super().__post_init__()
+
+    @property
+    def rules(self) -> PixelRules:
+        return RULES
 
     @property
     def transform(self) -> PairChange:
-        """Resizes an image and its mask."""
         return partial(resize_pair, height=self.height, width=self.width)
 
     @property
     def change(self) -> PairChange | None:
-        """Changes an image and its mask at random, for training; None without random changes."""
         grey = [round(255 * mean) for mean in self.mean]  # is 0 after normalisation
         return pair_recipe(self.augment, (self.height, self.width), grey, PAIR_RECIPES)
 
     @property
-    def normalise(self) -> Change:
-        """From pixels to the input of the model."""
-        return partial(normalise, mean=self.mean, std=self.std)
-
-    @property
     def shape(self) -> tuple[int, int, int]:
-        """Of an image, [C, H, W]."""
         return 3, self.height, self.width
 
     def info(self) -> DatasetInfo:
@@ -143,24 +122,8 @@ class Cityscapes(PreparedFolder):
         except BadImage as error:  # a bad mask makes its image bad
             raise BadImage(image, f"its mask {mask_of(path)}: {error.reason}") from error
 
-    def load(self) -> Data:
-        manifest = self.manifest()
-        splits = {
-            name: MaskedFiles(
-                root=self.root,
-                shape=self.shape,
-                paths=manifest.paths[name],
-                mask_of=mask_of,
-                rules=RULES,
-                label_of=LABEL_OF,
-                transform=self.transform,
-                normalise=self.normalise,
-                change=self.change if name == "train" else None,
-            )
-            for name in SPLITS
-        }
-        files = manifest.about["files"]
-        return Data(name=self.name, classes=self.classes, shape=self.shape, files=files, **splits)
+    def samples_of(self, labels: Tensor, common: dict[str, Any]) -> MaskedFiles:
+        return MaskedFiles(mask_of=mask_of, label_of=LABEL_OF, **common)
 
     def parts(self, path: str) -> tuple[str, ...]:
         """See `PreparedFolder.parts`: the image and its mask."""
@@ -176,24 +139,24 @@ class Cityscapes(PreparedFolder):
                     f"dataset.root={self.root}: no folder {folder}/; register at cityscapes-dataset.com, "
                     "fetch leftImg8bit_trainvaltest.zip and gtFine_trainvaltest.zip and unpack both there"
                 )
-        cities = sorted({*folders_in(f"{self.root}/{images}"), *folders_in(f"{self.root}/{masks}")})
-        for city in cities:
-            masks_of_city = {file.path: file for file in self._below(f"{masks}/{city}", MASK_END, Counter())}
-            for image in self._below(f"{images}/{city}", IMAGE_END, tree.others):
-                mask = masks_of_city.pop(mask_of(image.path), None)
-                if mask is None:
-                    tree.bad.append((image.path, f"has no mask {mask_of(image.path)}"))
-                else:
-                    size, mtime_ns = image.size + mask.size, image.mtime_ns + mask.mtime_ns
-                    files.append(File(image.path, 0, size, mtime_ns))
-            tree.bad.extend((path, "is the mask of no image") for path in masks_of_city)
+        mask_files = {file.path: file for file in self._below(masks, MASK_END, Counter())}
+        for image in self._below(images, IMAGE_END, tree.others):
+            mask = mask_files.pop(mask_of(image.path), None)
+            if mask is None:
+                tree.bad.append((image.path, f"has no mask {mask_of(image.path)}"))
+            else:
+                size, mtime_ns = image.size + mask.size, image.mtime_ns + mask.mtime_ns
+                files.append(File(image.path, 0, size, mtime_ns))
+        tree.bad.extend((path, "is the mask of no image") for path in mask_files)
         return files
 
     def _below(self, folder: str, ending: str, others: Counter[str]) -> list[File]:
-        """The files below `folder` whose names end so; `others` counts the rest."""
-        if not (Path(self.root) / folder).is_dir():
-            return []
-        files = images_below(self.root, folder, 0, others)
+        """The files of the cities in `folder` whose names end so; `others` counts the rest."""
+        files = [
+            file
+            for city in folders_in(f"{self.root}/{folder}")
+            for file in images_below(self.root, f"{folder}/{city}", 0, others)
+        ]
         others.update(f"not *{ending}" for file in files if not file.path.endswith(ending))
         return [file for file in files if file.path.endswith(ending)]
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from .transforms import Change, own_draws
+from .transforms import seeded
 
 SPLITS = ("train", "validation", "test")
 
@@ -31,33 +31,6 @@ class Augmentable(Protocol):
         ...
 
 
-@runtime_checkable
-class Compact(Protocol):
-    """Augmentable samples whose images are smaller before normalisation than after it.
-
-    A loader worker leaves normalisation to the process that trains, so that less memory is passed on.
-    """
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Of an image, [C, H, W]."""
-        ...
-
-    @property
-    def target_bytes(self) -> int:
-        """Bytes of a sample's mask, which `changed` gives as uint8; 0 if targets are labels int64 [b]."""
-        ...
-
-    def changed(self, indices: Tensor, key: int) -> tuple[Tensor, Tensor]:
-        """As `Augmentable.augmented`, not normalised: images uint8 [b, C, H, W], masks uint8 [b, H, W]."""
-        ...
-
-    @property
-    def normalise(self) -> Callable[[Tensor], Tensor]:
-        """Normalises images uint8 [b, C, H, W]; picklable."""
-        ...
-
-
 def training_batch(samples: Samples, indices: Tensor, key: int) -> tuple[Tensor, Tensor]:
     """A training batch: images float32 [b, C, H, W] and labels, changed at random if they are Augmentable."""
     if isinstance(samples, Augmentable):
@@ -69,9 +42,10 @@ def training_batch(samples: Samples, indices: Tensor, key: int) -> tuple[Tensor,
 class Split:
     """Labelled images in memory.
 
-    images: uint8 or float32 [M, C, H, W], as stored; labels: int64 [M];
-    mean, std: one number per channel, in the units of `images`; a batch is (images - mean) / std;
-    augment: random changes of images as they are stored, for training.
+    images: uint8 or float32 [M, C, H, W], as stored; labels: int64 [M], or masks with a label for each pixel,
+    uint8 [M, H, W]; mean, std: one number per channel, in the units of `images`; a batch is
+    (images - mean) / std; augment: random changes, for training, of an image as it is stored (`Change`), or
+    of it and its mask (`PairChange`).
     Raises ValueError if shapes or types do not fit together.
     """
 
@@ -79,7 +53,7 @@ class Split:
     labels: Tensor
     mean: Sequence[float]
     std: Sequence[float]
-    augment: Change | None = None
+    augment: Callable[..., Any] | None = None
     _mean: Tensor = field(init=False, repr=False)
     _std: Tensor = field(init=False, repr=False)
 
@@ -88,11 +62,15 @@ class Split:
             raise ValueError(
                 f"images {self.images.dtype} {list(self.images.shape)}: must be uint8 or float32 [M, C, H, W]"
             )
-        if self.labels.dtype != torch.int64 or self.labels.shape != self.images.shape[:1]:
+        count, channels, *side = self.images.shape
+        if (self.labels.dtype, list(self.labels.shape)) not in (
+            (torch.int64, [count]),
+            (torch.uint8, [count, *side]),
+        ):
             raise ValueError(
-                f"labels {self.labels.dtype} {list(self.labels.shape)}: must be int64 [{len(self.images)}]"
+                f"labels {self.labels.dtype} {list(self.labels.shape)}: must be int64 [{count}], or uint8 "
+                f"{[count, *side]} for masks"
             )
-        channels = self.images.shape[1]
         if len(self.mean) != channels or len(self.std) != channels or min(self.std) <= 0:
             raise ValueError(f"mean and std: must be {channels} numbers each, std > 0")
         object.__setattr__(self, "_mean", torch.tensor(self.mean, dtype=torch.float32).view(1, -1, 1, 1))
@@ -102,25 +80,28 @@ class Split:
         return len(self.labels)
 
     def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Images float32 [b, C, H, W], normalised, and labels int64 [b], for indices int64 [b].
+        """Images float32 [b, C, H, W], normalised, and labels int64 [b] or [b, H, W], for indices int64 [b].
 
         The result is a copy; an index out of range raises IndexError.
         """
-        # index_select makes the copy, so the arithmetic may work in place.
-        return self._normalised(self.images.index_select(0, indices)), self.labels.index_select(0, indices)
+        # index_select makes the copies, so what follows may work in place.
+        images, labels = self.images.index_select(0, indices), self.labels.index_select(0, indices)
+        return self._normalised(images), labels.to(torch.int64)
 
     def augmented(self, indices: Tensor, key: int) -> tuple[Tensor, Tensor]:
-        """As `batch`, each image changed by `augment`, seeded by (key, its index)."""
-        images = self.images.index_select(0, indices)
-        return self.trained_on(images, indices, key), self.labels.index_select(0, indices)
+        """As `batch`, each sample changed by `augment`, seeded by (key, its index)."""
+        images, labels = self.images.index_select(0, indices), self.labels.index_select(0, indices)
+        if labels.dim() == 1 or self.augment is None:
+            return self.trained_on(images, indices, key), labels.to(torch.int64)
+        for place, _ in enumerate(seeded(indices, key)):
+            images[place], labels[place] = self.augment(images[place], labels[place])
+        return self._normalised(images), labels.to(torch.int64)
 
     def trained_on(self, images: Tensor, indices: Tensor, key: int) -> Tensor:
         """`augmented` images from stored ones [b, C, H, W] of the samples `indices`; overwrites them."""
         if self.augment is not None:
-            with own_draws(key) as of_sample:
-                for place, index in enumerate(indices.tolist()):
-                    of_sample(index)
-                    images[place] = self.augment(images[place])
+            for image, _ in zip(images, seeded(indices, key), strict=True):
+                image.copy_(self.augment(image))
         return self._normalised(images)
 
     def _normalised(self, images: Tensor) -> Tensor:

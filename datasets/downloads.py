@@ -5,10 +5,11 @@ import http.client
 import io
 import socket
 import textwrap
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -41,14 +42,6 @@ def fetching(title: str, elsewhere: str) -> Iterator[None]:
         raise ConnectionError(f"{title} could not be fetched ({short}): {elsewhere}") from error
     finally:
         socket.setdefaulttimeout(before)
-
-
-def elsewhere(name: str, root: str, files: str) -> str:
-    """How to get the files without a network here, in one sentence."""
-    return (
-        f"on a machine with a network run daso-bench prepare dataset={name} dataset.root=DIR and copy DIR "
-        f"to {root}, or put {files} there"
-    )
 
 
 def split_by_class(labels: Tensor, held_out_per_class: int, name: str) -> tuple[Tensor, Tensor]:
@@ -101,8 +94,29 @@ class DownloadedDataset(Dataset, ABC):
     def folder(self) -> str:
         return self.root
 
-    def torchvision_name(self) -> str:
-        return self.title.replace("-", "")
+    def torchvision_class(self) -> Any:
+        import torchvision.datasets  # here: other data sets do not need it
+
+        return getattr(torchvision.datasets, self.title.replace("-", ""))
+
+    @abstractmethod
+    def other_source(self) -> str:
+        """How to get the files neither from here nor from `prepare` elsewhere, in words."""
+
+    def elsewhere(self) -> str:
+        """How to get the files without a network here, in one sentence."""
+        return (
+            f"on a machine with a network run daso-bench prepare dataset={self.name} dataset.root=DIR and "
+            f"copy DIR to {self.root}, or {self.other_source()}"
+        )
+
+    def missing(self) -> str:
+        """That the files are not there, and all ways to get them."""
+        return (
+            f"{self.title} is missing or damaged in {Path(self.root).absolute()}: run daso-bench prepare "
+            f"dataset={self.name} dataset.root={self.root}, or set dataset.download=true; without a network, "
+            f"{self.elsewhere()}"
+        )
 
     def in_splits(self, images: Tensor, labels: Tensor, test_images: Tensor, test_labels: Tensor) -> Data:
         """The data set of images uint8 [M, C, H, W] and labels int64 [M]."""

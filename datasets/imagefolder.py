@@ -13,22 +13,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from .data import SPLITS, Data
+from torch import Tensor
+
+from .data import SPLITS
 from .dataset import at_least
 from .image_files import ImageFiles
 from .listing import File, Tree, folders_in, hold_out, images_below, listed_classes, loose_images
 from .pixels import PixelRules, decode, looks_whole, size_of
-from .transforms import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    Change,
-    centre_crop,
-    check_normalisation,
-    normalise,
-    recipe,
-)
+from .transforms import Change, centre_crop, recipe
 from .verification import PreparedFolder
 
 FOLDERS = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
@@ -40,45 +34,35 @@ LIKE_SPLITS = frozenset(("train", "training", "val", "valid", "validation", "dev
 class FolderDataset(PreparedFolder, ABC):
     """Images [channels, crop, crop] in files below `root`, one label each.
 
-    root, prepared, check, bad_files: see `PreparedFolder`; channels: 1 or 3; resize, crop: pixels of the
-    shorter side, and of the square cut from the centre; augment: random changes of training images
-    (`transforms.recipe`), applied to the square, except for resized_crop_flip, which cuts from the whole
-    image; mean, std: per channel, on a scale of 0 to 1. Raises ValueError for a value out of range.
+    Further keys: see `PreparedFolder`; channels: 1 or 3; resize, crop: pixels of the shorter side, and of the
+    square cut from the centre; augment: see `transforms.recipe`, applied to the square, except for
+    resized_crop_flip, which cuts from the whole image. Raises ValueError for a value out of range.
     """
 
     channels: int = 3
     resize: int = 256
     crop: int = 224
-    augment: str = "none"
-    mean: tuple[float, ...] = IMAGENET_MEAN
-    std: tuple[float, ...] = IMAGENET_STD
 
     upright: ClassVar[bool]  # whether EXIF orientation is applied
     held_out_of: ClassVar[str] = "classes with 3 images or more"
-    loading_keys = frozenset(("root", "prepared", "resize", "crop", "augment", "mean", "std"))
+    size_keys = ("resize", "crop")
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         at_least("crop", self.crop, 1)
         if self.resize < self.crop:
             raise ValueError(f"dataset.resize={self.resize}: must be >= dataset.crop={self.crop}")
-        for name in ("rules", "change"):
-            getattr(self, name)  # each checks its values
-        check_normalisation(self.mean, self.std, self.channels)
+        super().__post_init__()
 
     @property
     def rules(self) -> PixelRules:
-        """From file to pixels."""
         return PixelRules(channels=self.channels, upright=self.upright)
 
     @property
     def transform(self) -> Change:
-        """From pixels of any size to pixels of one size."""
         return partial(centre_crop, resize=self.resize, crop=self.crop)
 
     @property
     def change(self) -> Change | None:
-        """From pixels of any size to pixels for training; None without random changes."""
         change = recipe(self.augment, (self.crop, self.crop))
         if change is None or self.augment == "resized_crop_flip":
             return change
@@ -87,13 +71,7 @@ class FolderDataset(PreparedFolder, ABC):
         return v2.Compose([self.transform, change])
 
     @property
-    def normalise(self) -> Change:
-        """From pixels to the input of the model."""
-        return partial(normalise, mean=self.mean, std=self.std)
-
-    @property
     def shape(self) -> tuple[int, int, int]:
-        """Of an image, [C, H, W]."""
         return self.channels, self.crop, self.crop
 
     def look(self, path: str) -> None:
@@ -112,28 +90,8 @@ class FolderDataset(PreparedFolder, ABC):
                 )
         return warnings
 
-    def load(self) -> Data:
-        manifest = self.manifest()
-        splits = {
-            name: ImageFiles(
-                root=self.root,
-                shape=self.shape,
-                paths=manifest.paths[name],
-                labels=manifest.labels[name],
-                rules=self.rules,
-                transform=self.transform,
-                normalise=self.normalise,
-                change=self.change if name == "train" else None,
-            )
-            for name in SPLITS
-        }
-        return Data(
-            name=self.name,
-            classes=len(manifest.about["class_names"]),
-            shape=self.shape,
-            files=manifest.about["files"],
-            **splits,
-        )
+    def samples_of(self, labels: Tensor, common: dict[str, Any]) -> ImageFiles:
+        return ImageFiles(labels=labels, **common)
 
     def files_by_class(self, folder: str, tree: Tree) -> list[File]:
         """The files of a split with a folder for each class, below `root`; misplaced ones go to `tree.bad`.
@@ -204,21 +162,14 @@ class ImageFolder(FolderDataset):
         if not root.is_dir():
             what = "is no folder" if root.exists() else "no such folder"
             raise FileNotFoundError(f"dataset.root={self.root}: {what}")
-        folders = folders_in(self.root)
-        top = [name for name in folders if name in FOLDERS]
-        odd = [f"{name}/" for name in folders if name.lower() in LIKE_SPLITS and name not in FOLDERS]
-        if odd:
-            raise ValueError(
-                f"dataset.root={self.root}: has {', '.join(odd)}; folders of splits must be named train/, "
-                "validation/ or val/, and test/: rename them, or put them into train/ if they are classes"
-            )
-        splits = {FOLDERS[name]: name for name in top}
-        if len(splits) < len(top):
-            raise ValueError(f"dataset.root={self.root}: has both val/ and validation/; keep one of them")
-        if not splits:
+        named = [name for name in folders_in(self.root) if name.lower() in LIKE_SPLITS]
+        if not named:
             return {"train": ""}
-        if "train" not in splits:
+        splits = {FOLDERS.get(name, ""): name for name in named}
+        if "" in splits or "train" not in splits or len(splits) < len(named):
             raise ValueError(
-                f"dataset.root={self.root}: has {', '.join(f'{name}/' for name in top)} and no train/"
+                f"dataset.root={self.root}: has {', '.join(f'{name}/' for name in named)}; folders of splits "
+                "must be named train/, validation/ or val/, and test/, one of each and train/ among them: "
+                "rename them, or put them into train/ if they are classes"
             )
         return splits

@@ -21,7 +21,7 @@ from torch import Tensor
 from .atomic_files import BadFile, locked, scratch
 from .data import Data
 from .dataset import Tell, silent
-from .downloads import DownloadedDataset, elsewhere, fetching
+from .downloads import DownloadedDataset, fetching
 
 PARTS = ("train", "t10k")
 NAMES = [f"{part}-{kind}-ubyte" for part in PARTS for kind in ("images-idx3", "labels-idx1")]
@@ -70,46 +70,36 @@ class MNIST(DownloadedDataset):
         """The folder of a system package with the files, and the name of the package; None: no package."""
         return None
 
+    def other_source(self) -> str:
+        installed = self.installed()
+        package = f", or install the package {installed[1]}" if installed else ""
+        return f"put torchvision's folder {self._folder().relative_to(self.root)} there{package}"
+
     def _folder(self) -> Path:
-        return Path(self.root) / self.torchvision_name() / "raw"
+        return Path(self.root) / self.title.replace("-", "") / "raw"
 
     def _found(self) -> dict[str, Path] | None:
         installed = self.installed()
         return find_files(self._folder()) or (find_files(installed[0]) if installed else None)
 
-    def _files(self) -> dict[str, Path]:
-        files = self._found()
-        if files is not None:
-            return files
-        folder, package = self.installed() or (None, None)
-        raise FileNotFoundError(
-            f"{self.title} is not whole in {self._folder().absolute()} (4 files)"
-            f"{f', and not in {folder}' if folder else ''}: "
-            f"put torchvision's copy below dataset.root={self.root}, "
-            f"{f'or install the package {package}, ' if package else ''}"
-            f"or run daso-bench prepare dataset={self.name}, or set dataset.download=true"
-        )
-
     def _fetch(self) -> None:
         """Have torchvision download the files; they are renamed when all are complete."""
-        import torchvision.datasets
-
-        root, title = Path(self.root), self.torchvision_name()
+        root = Path(self.root)
         with locked(root):
             if find_files(self._folder()) is not None:  # another process fetched them
                 return
             with scratch(root) as temporary:
-                with fetching(
-                    self.title, elsewhere(self.name, self.root, f"torchvision's folder {title}/raw")
-                ):
-                    getattr(torchvision.datasets, title)(str(temporary), download=True)
+                with fetching(self.title, self.elsewhere()):
+                    self.torchvision_class()(str(temporary), download=True)
                 self._folder().mkdir(parents=True, exist_ok=True)
                 for name in NAMES:
-                    os.replace(temporary / title / "raw" / name, self._folder() / name)
+                    os.replace(temporary / self._folder().relative_to(root) / name, self._folder() / name)
 
     def _read(self, part: str) -> tuple[Tensor, Tensor]:
         """Images uint8 [M, 1, 28, 28] and labels int64 [M]; the MD5 guarantees their format."""
-        files = self._files()
+        files = self._found()
+        if files is None:
+            raise FileNotFoundError(self.missing())
         images, labels = (self._content(files[name], name) for name in NAMES if name.startswith(part))
         pixels = torch.frombuffer(images, dtype=torch.uint8, offset=IMAGES_HEADER)
         numbers = torch.frombuffer(labels, dtype=torch.uint8, offset=LABELS_HEADER)

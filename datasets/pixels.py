@@ -13,6 +13,8 @@ JPEG and PNG files must have their end mark, and the pixels of a PNG file their 
 
 import io
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,14 +73,11 @@ def size_of(path: str, *, labels: bool = False) -> tuple[int, int]:
 
     labels: refuse a file whose grey pixels are not its numbers of 8 bits, see `decode_labels`.
     """
-    try:
-        _must_be_regular(path)
-        with _opened(path, path) as image:
-            if labels:
-                _must_hold_labels(image, path)
-            return image.size
-    except _DAMAGE as error:
-        raise _bad(path, error, path) from error
+    _must_be_regular(path)
+    with _image(path, path) as image:
+        if labels:
+            _must_hold_labels(image, path)
+        return image.size
 
 
 def decode(path: str, rules: PixelRules) -> Tensor:
@@ -91,30 +90,22 @@ def decode(path: str, rules: PixelRules) -> Tensor:
 
 def decode_content(content: bytes, path: str, rules: PixelRules) -> Tensor:
     """As `decode`, from the content of the file at `path`, which is not opened. Raises BadImage."""
-    source = io.BytesIO(content)
-    try:
-        with _opened(source, path) as image:
-            _must_be_whole(content, path)
-            quick = _usual_jpeg(content, image, rules)
-            if quick is not None:
-                return quick
-            pixels = torch.from_numpy(np.array(_converted(image, rules)))
-    except _DAMAGE as error:
-        raise _bad(path, error, source) from error
+    with _image(io.BytesIO(content), path) as image:
+        _must_be_whole(content, path)
+        quick = _usual_jpeg(content, image, rules)
+        if quick is not None:
+            return quick
+        pixels = torch.from_numpy(np.array(_converted(image, rules)))
     return pixels.unsqueeze(0) if pixels.dim() == 2 else pixels.permute(2, 0, 1)
 
 
 def decode_labels(path: str) -> Tensor:
     """The numbers uint8 [height, width] in the PNG file at `path`, of grey with 8 bits. Raises BadImage."""
     content = _content(path)
-    source = io.BytesIO(content)
-    try:
-        with _opened(source, path) as image:
-            _must_hold_labels(image, path)
-            _must_be_whole(content, path)
-            return torch.from_numpy(np.array(image))
-    except _DAMAGE as error:
-        raise _bad(path, error, source) from error
+    with _image(io.BytesIO(content), path) as image:
+        _must_hold_labels(image, path)
+        _must_be_whole(content, path)
+        return torch.from_numpy(np.array(image))
 
 
 def _content(path: str) -> bytes:
@@ -125,15 +116,20 @@ def _content(path: str) -> bytes:
         raise _bad(path, error, path) from error
 
 
-def _opened(source: str | io.BytesIO, path: str) -> Image.Image:
-    image = Image.open(source)
-    if min(image.size) < 1:
-        raise ValueError(f"has no pixels ({image.width} x {image.height})")
-    # Pillow's mode I holds 16 bits for PNG and PPM files, 32 for others.
-    if image.mode == "F" or (image.mode == "I" and image.format not in ("PNG", "PPM")):
-        image.close()
-        raise BadImage(path, "32-bit pixels: nothing says which value is white; save it with 8 or 16 bits")
-    return image
+@contextmanager
+def _image(source: str | io.BytesIO, path: str) -> Iterator[Image.Image]:
+    """The opened image; errors, of its use too, become BadImage."""
+    try:
+        with Image.open(source) as image:
+            if min(image.size) < 1:
+                raise ValueError(f"has no pixels ({image.width} x {image.height})")
+            # Pillow's mode I holds 16 bits for PNG and PPM files, 32 for others.
+            if image.mode == "F" or (image.mode == "I" and image.format not in ("PNG", "PPM")):
+                reason = "32-bit pixels: nothing says which value is white; save it with 8 or 16 bits"
+                raise BadImage(path, reason)
+            yield image
+    except _DAMAGE as error:
+        raise _bad(path, error, source) from error
 
 
 def _must_be_regular(path: str) -> None:

@@ -12,7 +12,6 @@ The tail, what remains after the last complete global batch, by `short_batch`:
 Fewer samples than a global batch make one batch of all samples, except with `drop`.
 """
 
-import copy
 import hashlib
 import math
 from collections.abc import Sequence
@@ -67,14 +66,6 @@ class Sampler:
             )
         self._epoch = -1
         self._order = torch.empty(0, dtype=torch.int64)
-        self._cuts: dict[tuple[int, int], Cut] = {}  # by size and minimum, all of the same shares
-        self._cut_by: Sequence[float] | None = None
-
-    def again(self) -> "Sampler":
-        """A copy with a cache of its own, for a second reader at another epoch."""
-        sampler = copy.copy(self)
-        sampler._cuts = {}
-        return sampler
 
     def sizes(self, batch: int) -> int:
         """Samples of global batch number `batch` (0-based) over all ranks."""
@@ -119,32 +110,26 @@ class Sampler:
         return seen.hexdigest()
 
     def _cut_of(self, batch: int, shares: Sequence[float] | None, minimum: int) -> "Cut":
-        """The pieces of a batch; cached while shares are the same, as an epoch has batches of two sizes."""
-        if shares is not self._cut_by:
-            self._cuts.clear()
-            self._cut_by = shares
-        key = self.sizes(batch), minimum
-        if key in self._cuts:
-            return self._cuts[key]
-        size = key[0]
-        by_rank = (1.0,) * self.ranks if shares is None else tuple(shares)
-        if len(by_rank) != self.ranks:
-            raise ValueError(f"{len(by_rank)} shares: must be one for each of {self.ranks} ranks")
-        shift = self.piece_shift
-        by_piece = by_rank[-shift:] + by_rank[:-shift] if shift else by_rank
+        size = self.sizes(batch)
+        by_rank = None if shares is None else tuple(shares)
         all_get = self.short_batch == "join" and minimum * self.ranks <= size
-        pieces = without_crumbs(split(size, by_piece, minimum=minimum if all_get else 0), minimum)
-        cut = self._cuts[key] = _shifted(pieces, shift)
-        return cut
+        return _cut(size, self.ranks, self.piece_shift, by_rank, minimum, minimum if all_get else 0)
 
 
 Cut = tuple[tuple[int, ...], tuple[int, ...]]
 """The pieces of a global batch: number of samples and first place in the batch, by rank."""
 
 
-# Ranks that share a process (virtual time) need the same cuts and orders.
-@lru_cache(maxsize=64)
-def _shifted(pieces: tuple[int, ...], shift: int) -> Cut:
+@lru_cache(maxsize=256)  # an epoch has batches of two sizes, and ranks may share a process (virtual time)
+def _cut(
+    size: int, ranks: int, shift: int, shares: tuple[float, ...] | None, minimum: int, least: int
+) -> Cut:
+    """See `Cut`. size: of the batch; rank r gets piece (r + shift) % ranks; least: the minimum of `split`."""
+    by_rank = (1.0,) * ranks if shares is None else shares
+    if len(by_rank) != ranks:
+        raise ValueError(f"{len(by_rank)} shares: must be one for each of {ranks} ranks")
+    by_piece = by_rank[ranks - shift :] + by_rank[: ranks - shift]
+    pieces = without_crumbs(split(size, by_piece, minimum=least), minimum)
     starts = tuple(accumulate(pieces, initial=0))[:-1]
     return pieces[shift:] + pieces[:shift], starts[shift:] + starts[:shift]
 
@@ -169,7 +154,7 @@ def evaluation_indices(samples: int, rank: int, ranks: int) -> Tensor:
     return torch.arange(samples * rank // ranks, samples * (rank + 1) // ranks)
 
 
-@lru_cache(maxsize=1024)  # the train loop calls it every step, with the same few arguments
+@lru_cache(maxsize=1024)  # strategies call it every step, with the same few arguments
 def split(size: int, shares: tuple[float, ...], *, minimum: int = 0) -> tuple[int, ...]:
     """Whole numbers >= minimum in proportion to `shares` that sum to `size`: the largest-remainder method.
 
@@ -211,7 +196,6 @@ def _water_fill(size: int, shares: tuple[float, ...], minimum: int) -> list[floa
     return values
 
 
-@lru_cache(maxsize=64)
 def without_crumbs(pieces: tuple[int, ...], minimum: int) -> tuple[int, ...]:
     """Pieces of fewer than `minimum` samples, but not 0, added to the largest piece (the first of equals)."""
     if all(piece >= minimum for piece in pieces):

@@ -12,9 +12,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .data import Data
+from .data import Data, Split
 from .dataset import Dataset, DatasetInfo, at_least
-from .image_files import MaskedSplit
 from .stream_seeds import stream_seed
 from .transforms import UNLABELLED, PairChange, pair_recipe
 
@@ -83,13 +82,14 @@ class Shapes(Dataset):
             test=self._draw("test", self.test_samples),
         )
 
-    def _draw(self, name: str, samples: int) -> "MaskedSplit":
+    def _draw(self, name: str, samples: int) -> Split:
         generator = torch.Generator().manual_seed(stream_seed(self.seed, "shapes", name))
         drawn = [self._sample(generator) for _ in range(samples)]
         images = torch.stack([image for image, _ in drawn])
         images += self.noise * torch.randn(images.shape, generator=generator)
         masks = torch.stack([mask for _, mask in drawn])
-        return MaskedSplit(images=images, masks=masks, augment=self.change if name == "train" else None)
+        change = self.change if name == "train" else None
+        return Split(images=images, labels=masks, mean=(0.0,) * 3, std=(1.0,) * 3, augment=change)
 
     def _sample(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """An image [3, H, W] without noise, and its mask uint8 [H, W]."""

@@ -6,7 +6,6 @@ draw from torch's own generator, so that is seeded for each sample, and restored
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -47,16 +46,14 @@ def resize_pair(image: Tensor, mask: Tensor, *, height: int, width: int) -> tupl
 def check_normalisation(mean: Sequence[float], std: Sequence[float], channels: int) -> None:
     """Raise ValueError unless there are `channels` finite numbers of each, and each std is above 0."""
     for key, values in (("mean", mean), ("std", std)):
-        if len(values) != channels:
-            grey = " (ImageNet in grey: dataset.mean=0.458 dataset.std=0.225)" * (channels == 1)
-            numbers = f"{channels} number{'s' * (channels > 1)}"
+        numbers = torch.tensor(values, dtype=torch.float32)
+        if len(values) != channels or not numbers.isfinite().all() or (key == "std" and numbers.min() <= 0):
+            above = " above 0" if key == "std" else ""
+            grey = " (ImageNet in grey: dataset.mean=0.458 dataset.std=0.225)" if channels == 1 else ""
             raise ValueError(
-                f"dataset.{key}={list(values)}: must be {numbers}, one per channel on a scale of 0 to 1{grey}"
+                f"dataset.{key}={list(values)}: must be a finite number{above} for each of {channels} "
+                f"channels, on a scale of 0 to 1{grey}"
             )
-        if not torch.tensor(values, dtype=torch.float32).isfinite().all():
-            raise ValueError(f"dataset.{key}={list(values)}: must be finite numbers")
-    if not torch.tensor(std, dtype=torch.float32).min() > 0:
-        raise ValueError(f"dataset.std={list(std)}: must be > 0")
 
 
 def normalise(pixels: Tensor, *, mean: Sequence[float], std: Sequence[float]) -> Tensor:
@@ -114,20 +111,17 @@ def epoch_key(seed: int, epoch: int) -> int:
     return stream_seed(seed, "epoch", epoch)
 
 
-@contextmanager
-def own_draws(key: int) -> Iterator[Callable[[int], None]]:
-    """Yields a function that seeds torch's generator for a sample, from (key, its index).
+def seeded(indices: Tensor, key: int) -> Iterator[int]:
+    """Yields each of `indices`, int64 [b], with torch's generator seeded for that sample, from (key, index).
 
-    On exit the generator has the state it had before.
+    When the iteration ends the generator has the state it had before.
     """
     generator = torch.default_generator
     before = generator.get_state()
-
-    def of_sample(index: int) -> None:
-        generator.manual_seed(stream_seed(key, index))
-
     try:
-        yield of_sample
+        for index in indices.tolist():
+            generator.manual_seed(stream_seed(key, index))
+            yield index
     finally:
         generator.set_state(before)
 

@@ -11,10 +11,11 @@ import json
 import os
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,16 +24,19 @@ import torch
 from torch import Tensor
 
 from .atomic_files import BadFile, locked, replacing
-from .data import SPLITS
+from .data import SPLITS, Data, Samples
 from .dataset import OWN_FOLDER, Dataset, DatasetInfo, Tell, silent
 from .listing import File, Tree
-from .pixels import BadImage
+from .pixels import BadImage, PixelRules
+from .transforms import IMAGENET_MEAN, IMAGENET_STD, Change, check_normalisation, normalise
 
 CHECKS = ("headers", "decode", "none")
 POLICIES = ("stop", "skip")
+LOADING_KEYS = ("root", "prepared", "augment", "mean", "std")
 SHOWN = 20  # bad files named in an error
 FORMAT = 3  # a manifest of another format is made again
-_PIECE = 256  # files given to a thread at a time
+_TOLD_EVERY = 256  # files, of the progress
+_TOGETHER = 4096  # files of which the threads are given the paths at a time
 # Errors of zipfile and NumPy for a damaged archive. RuntimeError: an entry looks encrypted, or of a later
 # version; OSError: an offset lies before the start.
 _DAMAGE = (ValueError, KeyError, EOFError, RuntimeError, OSError, zipfile.BadZipFile)
@@ -56,17 +60,20 @@ class PreparedFolder(Dataset, ABC):
 
     root: the folder, relative to the working folder; prepared: the folder of the manifest, empty for
     .daso-bench in `root`; check: headers, decode or none, what is read of each file before training;
-    bad_files: stop names them, skip leaves them out and counts them. Raises ValueError for a value out of
-    range.
+    bad_files: stop names them, skip leaves them out and counts them; augment: random changes for training;
+    mean, std: per channel, on a scale of 0 to 1. Raises ValueError for a value out of range.
     """
 
     root: str
     prepared: str = ""
     check: str = "headers"
     bad_files: str = "stop"
+    augment: str = "none"
+    mean: tuple[float, ...] = IMAGENET_MEAN
+    std: tuple[float, ...] = IMAGENET_STD
 
-    loading_keys: ClassVar[frozenset[str]]
-    """Keys that change samples or places, but not which files are in which split."""
+    size_keys: ClassVar[tuple[str, str]]
+    """Keys of the size of images. With `LOADING_KEYS`: those that do not change the split of a file."""
     held_out_of: ClassVar[str]
     """The source of a missing split, in words for a message."""
 
@@ -76,11 +83,38 @@ class PreparedFolder(Dataset, ABC):
                 raise ValueError(
                     f"dataset.{key}={getattr(self, key)}: unknown; must be one of {', '.join(allowed)}"
                 )
+        for name in ("rules", "change"):
+            getattr(self, name)  # each checks its values
+        check_normalisation(self.mean, self.std, self.shape[0])
 
     @property
     @abstractmethod
     def shape(self) -> tuple[int, int, int]:
         """Of an image, [C, H, W]."""
+
+    @property
+    @abstractmethod
+    def rules(self) -> PixelRules:
+        """From file to pixels."""
+
+    @property
+    @abstractmethod
+    def transform(self) -> Callable[..., Any]:
+        """From a decoded sample of any size to one of `shape`."""
+
+    @property
+    @abstractmethod
+    def change(self) -> Callable[..., Any] | None:
+        """As `transform`, for training; None without random changes."""
+
+    @property
+    def normalise(self) -> Change:
+        """From pixels to the input of the model."""
+        return partial(normalise, mean=self.mean, std=self.std)
+
+    @abstractmethod
+    def samples_of(self, labels: Tensor, common: dict[str, Any]) -> Samples:
+        """A split. labels: int64 [M]; common: the arguments that all kinds of splits of files have."""
 
     @abstractmethod
     def tree(self) -> Tree:
@@ -105,6 +139,23 @@ class PreparedFolder(Dataset, ABC):
         """Warnings about classes without images in a split."""
         return []
 
+    def load(self) -> Data:
+        manifest = self.manifest()
+        common = {
+            "root": self.root,
+            "shape": self.shape,
+            "rules": self.rules,
+            "transform": self.transform,
+            "normalise": self.normalise,
+        }
+        splits: dict[str, Any] = {}
+        for name in SPLITS:
+            own = {"paths": manifest.paths[name], "change": self.change if name == "train" else None}
+            splits[name] = self.samples_of(manifest.labels[name], common | own)
+        about = manifest.about
+        classes = len(about["class_names"])
+        return Data(name=self.name, classes=classes, shape=self.shape, files=about["files"], **splits)
+
     def info(self) -> DatasetInfo:
         about = self.about()
         if about is None:
@@ -125,7 +176,8 @@ class PreparedFolder(Dataset, ABC):
     @property
     def manifest_file(self) -> Path:
         """The file of the manifest for these keys."""
-        values = {k: v for k, v in dataclasses.asdict(self).items() if k not in self.loading_keys}
+        loading = (*LOADING_KEYS, *self.size_keys)
+        values = {key: value for key, value in dataclasses.asdict(self).items() if key not in loading}
         if self.prepared:  # which may hold manifests of other folders, too
             values["root"] = os.path.abspath(self.root)
         text = json.dumps(values, sort_keys=True).encode()
@@ -190,13 +242,10 @@ class PreparedFolder(Dataset, ABC):
             return None
 
         bad: list[tuple[str, str]] = []
-        threads = min(16, 2 * (os.cpu_count() or 1))  # they mostly wait for the disk
-        with ThreadPoolExecutor(threads) as pool:
-            for start in range(0, len(paths), _PIECE * threads):  # so that few are queued at a time
-                piece = paths[start : start + _PIECE * threads]
-                reasons = zip(piece, pool.map(reason, piece), strict=True)
-                bad += [(path, words) for path, words in reasons if words is not None]
-                tell(start + len(piece), len(paths))
+        for done, (path, words) in enumerate(zip(paths, _in_threads(reason, paths), strict=True), start=1):
+            bad += [(path, words)] if words is not None else []
+            if done % _TOLD_EVERY == 0 or done == len(paths):
+                tell(done, len(paths))
         return bad
 
     def _is_prepared(self, tree: Tree) -> bool:
@@ -252,9 +301,8 @@ def _way_out() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise OSError(
-            f"{error}: dataset.prepared=FOLDER puts what is known of the files into another folder"
-        ) from error
+        way_out = "dataset.prepared=FOLDER puts what is known of the files into another folder"
+        raise OSError(f"{error}: {way_out}") from error
 
 
 def digest(tree: Tree) -> str:
@@ -349,21 +397,22 @@ def _about(file: Any) -> dict[str, Any]:
 HEAD, PIECE = 64 * 1024, 2048  # bytes of a file whose content is digested
 FIRST_BYTES = 4 * 1024**3  # of all files together
 SAMPLED = 64  # files that are read again before each start
-_TOGETHER = 4096  # files whose digests wait in memory
 
 
 def digest_of_files(root: str, paths: Sequence[str]) -> str:
     """Digest of the files at `paths` below `root`, in their order, those that cannot be read included."""
     seen = hashlib.blake2b(digest_size=8)
     head = max(PIECE, min(HEAD, FIRST_BYTES // max(1, len(paths))))
-    threads = min(16, 2 * (os.cpu_count() or 1))  # they mostly wait for the disk
-    with ThreadPoolExecutor(threads) as pool:
-        for start in range(0, len(paths), _TOGETHER):
-            for part in pool.map(
-                lambda path: _digest_of_file(root, path, head), paths[start : start + _TOGETHER]
-            ):
-                seen.update(part)
+    for part in _in_threads(lambda path: _digest_of_file(root, path, head), paths):
+        seen.update(part)
     return seen.hexdigest()
+
+
+def _in_threads(work: Callable[[str], Any], paths: Sequence[str]) -> Iterator[Any]:
+    """The results of `work` for each path, in their order."""
+    with ThreadPoolExecutor(min(16, 2 * (os.cpu_count() or 1))) as pool:  # they mostly wait for the disk
+        for start in range(0, len(paths), _TOGETHER):
+            yield from pool.map(work, paths[start : start + _TOGETHER])
 
 
 def sample_of(paths: Sequence[str]) -> list[str]:

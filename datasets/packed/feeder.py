@@ -69,14 +69,14 @@ class Geometry:
 
     def slots(self, memory: mmap.mmap) -> "list[Part]":
         """Views of the slots in mapped memory, each as the part of a member that gets all of a step."""
-        return [self._slot(memory, place * self.slot_bytes) for place in range(self.depth)]
-
-    def _slot(self, memory: mmap.mmap, offset: int) -> "Part":
-        # Numbers first, so that they are aligned.
-        numbers = np.frombuffer(memory, dtype=np.int64, count=3 * self.records, offset=offset)
-        ends, records, labels = numbers.reshape(3, self.records)
-        content = np.frombuffer(memory, np.uint8, self.content_bytes, offset + numbers.nbytes)
-        return Part(number=0, step=0, ends=ends, records=records, labels=labels, content=content)
+        made = []
+        for offset in range(0, self.depth * self.slot_bytes, self.slot_bytes):
+            # Numbers first, so that they are aligned.
+            numbers = np.frombuffer(memory, np.int64, 3 * self.records, offset)
+            ends, records, labels = numbers.reshape(3, self.records)
+            content = np.frombuffer(memory, np.uint8, self.content_bytes, offset + numbers.nbytes)
+            made.append(Part(number=0, step=0, ends=ends, records=records, labels=labels, content=content))
+        return made
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

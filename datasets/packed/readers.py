@@ -9,8 +9,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass
-from functools import lru_cache, partial
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -159,6 +159,25 @@ def _halves(runs: Sequence[range]) -> tuple[list[range], list[range]]:
     return halves
 
 
+def _loads(
+    slices: Iterable[EpochSlice],
+    ranks_of: Callable[[Epoch], Sequence[int]],
+    order: RecordOrder,
+    fill: Callable[[Records, memoryview], None],
+) -> Iterator[Load]:
+    """The loads of a reader of the ranks `ranks_of` an epoch; `fill` gets the records of a load."""
+    for part, step in steps(slices):
+        pieces = [order(part.epoch, part.number, rank, step) for rank in ranks_of(part.epoch)]
+        records = np.concatenate(pieces)
+        yield Load(
+            number=part.number,
+            step=step,
+            records=records,
+            counts=tuple(map(len, pieces)),
+            fill=partial(fill, records),
+        )
+
+
 # ------------------------------------------------------------------ one record at a time
 
 
@@ -169,33 +188,23 @@ def strided(packed: Packed, slices: Iterable[EpochSlice], rank: int, tally: Coun
     records to the system before it reads the first of them, and does nothing per record but announce one,
     read one and compare its checksum. A task per record would cost more than a small record.
     """
-    wanted, later = itertools.tee(
-        (s, step, record_order.strided(s.epoch, s.number, rank, step)) for s, step in steps(slices)
-    )
-    queue = itertools.chain.from_iterable(records.tolist() for _, _, records in later)
-    for record in itertools.islice(queue, ANNOUNCED):
-        packed.will_need(record, 1)
 
-    def fill(records: Records, upcoming: list[int], into: memoryview) -> None:
+    def fill(records: Records, into: memoryview) -> None:
         ends = [0, *packed.ends_in(records)]
         contents = [into[begin:end] for begin, end in itertools.pairwise(ends)]
         began = time.perf_counter()
-        packed.read_each(records.tolist(), contents, upcoming)
+        packed.read_each(records.tolist(), contents, list(itertools.islice(queue, len(records))))
         read = time.perf_counter()
         packed.check_each(records, contents)
         tally.jumped(records, records + 1)
         tally.add(reads=len(records), requested_bytes=ends[-1], useful_bytes=ends[-1])
         tally.add(read_s=read - began, checked_s=time.perf_counter() - read)
 
-    for part, step, records in wanted:
-        upcoming = list(itertools.islice(queue, len(records)))
-        yield Load(
-            number=part.number,
-            step=step,
-            records=records,
-            counts=(len(records),),
-            fill=partial(fill, records, upcoming),
-        )
+    loads, later = itertools.tee(_loads(slices, lambda epoch: (rank,), record_order.strided, fill))
+    queue = itertools.chain.from_iterable(load.records.tolist() for load in later)
+    for record in itertools.islice(queue, ANNOUNCED):
+        packed.will_need(record, 1)
+    yield from loads
 
 
 # ------------------------------------------------------------------ runs of records
@@ -218,26 +227,21 @@ def node_batch(packed: Packed, slices: Iterable[EpochSlice], node: int, tally: C
 def _one_run_a_step(
     packed: Packed,
     slices: Iterable[EpochSlice],
-    members: Callable[[Epoch], Sequence[int]],
+    ranks_of: Callable[[Epoch], Sequence[int]],
     order: RecordOrder,
     tally: CounterTally,
 ) -> Reader:
-    """members: the ranks of this reader, whose records of a step are adjacent in `order`."""
+    """ranks_of: the ranks of this reader, whose records of a step are adjacent in `order`."""
 
-    def fill(run: range, into: memoryview) -> None:
-        tally.add(useful_bytes=read_runs(packed, [run], into, tally, helper))
+    def run_of(records: Records) -> range:
+        return range(int(records[0]), int(records[-1]) + 1) if len(records) else range(0)
 
-    def loads() -> Iterator[tuple[Load, range]]:
-        for part, step in steps(slices):
-            number, epoch = part.number, part.epoch
-            parts = [order(epoch, number, rank, step) for rank in members(epoch)]
-            records, counts = np.concatenate(parts), tuple(len(part) for part in parts)
-            run = range(int(records[0]), int(records[-1]) + 1) if len(records) else range(0)
-            yield Load(number=number, step=step, records=records, counts=counts, fill=partial(fill, run)), run
+    def fill(records: Records, into: memoryview) -> None:
+        tally.add(useful_bytes=read_runs(packed, [run_of(records)], into, tally, helper))
 
     with ThreadPoolExecutor(1) as helper:
-        for load, _ in announced(packed, loads(), lambda item: (item[1],), tally):
-            yield load
+        loads = _loads(slices, ranks_of, order, fill)
+        yield from announced(packed, loads, lambda load: (run_of(load.records),), tally)
 
 
 def chunked_shuffle(
@@ -256,69 +260,40 @@ def chunked_shuffle(
     """
     slices = list(slices)
     all_chunks = record_order.chunks(packed.starts(), chunk_bytes)
+    content = np.empty(0, dtype=np.uint8)  # of the window in use
+    starts = places = np.empty(0, dtype=np.int64)  # of its records in `content`; which are still to be given
 
-    @lru_cache(maxsize=2)  # reading is at most one epoch ahead
-    def planned(part: EpochSlice) -> list[Window]:
-        return record_order.windows(part.epoch, all_chunks, seed, part.number, node, window_chunks)
-
-    with ThreadPoolExecutor(2) as pool:
-        first = slices[0]
-        begun, passed = _remaining(planned(first), first.epoch.node_before(node, first.step))
-        later = (window for part in slices[1:] for window in planned(part))
-        largest = max(packed.size_of(chunk.start, len(chunk)) for chunk in all_chunks)
-        most_bytes = min(window_chunks * largest, packed.size_of(0, len(packed)))
-        contents = _one_ahead(packed, itertools.chain(begun, later), most_bytes, tally, pool)
-        copy = _copier(packed, contents, passed, tally)
-        for part in slices:
-            order = record_order.given_out(planned(part))
-            given, members = part.epoch.node_before(node, part.step), part.epoch.members(node)
-            for step in range(part.step, part.epoch.steps):
-                counts = part.epoch.sizes(step)[members.start : members.stop]
-                records = order[given : given + sum(counts)]
-                given += sum(counts)
-                fill = partial(copy, sum(counts))
-                yield Load(number=part.number, step=step, records=records, counts=counts, fill=fill)
-
-
-def _remaining(windows: list[Window], given: int) -> tuple[list[Window], int]:
-    """The windows that remain after `given` records, and the number of records given of the first of them."""
-    ends = np.cumsum([len(window.order) for window in windows])
-    first = int(np.searchsorted(ends, given, side="right"))
-    return windows[first:], given - (int(ends[first - 1]) if first else 0)
-
-
-Content = tuple[Window, NDArray[np.uint8]]
-"""A window and the bytes of its runs, one after another."""
-
-
-def _copier(
-    packed: Packed, contents: Iterator[Content], passed: int, tally: CounterTally
-) -> Callable[[int, memoryview], None]:
-    """A function that copies the next so many records of the windows to the beginning of the memory it gets.
-
-    passed: records of the first window that are left out.
-    """
-    content = np.empty(0, dtype=np.uint8)
-    order: Records = np.empty(0, dtype=np.int64)
-    starts = order
-    cursor, first_cursor = 0, passed
-
-    def copy(count: int, into: memoryview) -> None:
-        nonlocal content, order, starts, cursor, first_cursor
-        done = 0
-        while count:
-            if cursor == len(order):
+    def fill(records: Records, into: memoryview) -> None:
+        nonlocal content, starts, places
+        done, missing = 0, len(records)
+        while missing:
+            if len(places) == 0:
                 window, content = next(contents)
-                order, starts = window.order, np.array([0, *packed.ends_in(records_of(window.runs))])
-                cursor, first_cursor = first_cursor, 0
-            places = order[cursor : cursor + count]
-            size = _gather(content, starts, places, packed.record_bytes, into[done:])
-            tally.add(useful_bytes=size)
-            cursor += len(places)
-            count -= len(places)
-            done += size
+                starts, places = np.array([0, *packed.ends_in(records_of(window.runs))]), window.order
+            given, places = places[:missing], places[missing:]
+            done += _gather(content, starts, given, packed.record_bytes, into[done:])
+            missing -= len(given)
+        tally.add(useful_bytes=done)
 
-    return copy
+    def windows() -> Iterator[Window]:
+        for part in slices:
+            of_part = record_order.windows(part.epoch, all_chunks, seed, part.number, node, window_chunks)
+            yield from _after(part.epoch.node_before(node, part.step), of_part)
+
+    order = record_order.chunked_order(all_chunks, seed, window_chunks)
+    largest = max(packed.size_of(chunk.start, len(chunk)) for chunk in all_chunks)
+    most_bytes = min(window_chunks * largest, packed.size_of(0, len(packed)))
+    with ThreadPoolExecutor(2) as pool:
+        contents = _one_ahead(packed, windows(), most_bytes, tally, pool)
+        yield from _loads(slices, lambda epoch: epoch.members(node), order, fill)
+
+
+def _after(given: int, windows: Iterable[Window]) -> Iterator[Window]:
+    """What remains of the windows after `given` records."""
+    for window in windows:
+        if given < len(window.order):
+            yield replace(window, order=window.order[given:])
+        given = max(0, given - len(window.order))
 
 
 def _gather(
@@ -346,15 +321,15 @@ def _one_ahead(
     most_bytes: int,
     tally: CounterTally,
     pool: ThreadPoolExecutor,
-) -> Iterator[Content]:
-    """The windows with their content; the next one, also of the next epoch, is read while one is used.
+) -> Iterator[tuple[Window, NDArray[np.uint8]]]:
+    """The windows and the bytes of their runs, one after another; the next is read while one is used.
 
     most_bytes: of a window; pool: two threads that read. There are two places in memory: when window w + 1 is
     requested, window w is no longer used, and only then does the read of w + 2 begin, into the same place.
     """
     memory = np.empty((2, most_bytes), dtype=np.uint8)  # pages that are never used cost nothing
 
-    def read() -> Iterator[Content]:
+    def read() -> Iterator[tuple[Window, NDArray[np.uint8]]]:
         ahead = announced(packed, windows, lambda window: window.runs, tally)
         for number, window in enumerate(ahead):
             content = memory[number % 2]

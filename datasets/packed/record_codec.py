@@ -7,6 +7,7 @@ when a record is read. So a batch is equal, bit for bit, to one that is read by 
 import hashlib
 from abc import ABC, abstractmethod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,41 +46,63 @@ class RecordCodec(ABC):
 
 def codec_of(samples: Samples) -> RecordCodec:
     """The codec for these samples. Raises ValueError if a packed file cannot hold them."""
-    if isinstance(samples, Split):
-        return _Images(samples)
     if isinstance(samples, ImageFiles):
         return _Files(samples)
-    _, label = samples.batch(torch.tensor([0]))
+    image, label = samples.batch(torch.tensor([0]))
     if label.dim() != 1:
         raise ValueError("has a label for each pixel, and a packed file has one an image; take reader=none")
+    if isinstance(samples, Split):
+        return _Images(samples, samples.images[0])
     if isinstance(samples, Augmentable):
         raise ValueError(
             "changes its images at random in a way of its own, which a packed file does not know; take "
             "reader=none"
         )
-    return _Made(samples)
+    return _Made(samples, image[0])
 
 
-class _Images(RecordCodec):
+class _Arrays(RecordCodec):
+    """Images of one type and shape, as `image`, which is one of them."""
+
+    def __init__(self, samples: Any, image: Tensor) -> None:
+        self._samples, self._shape = samples, image.shape
+        self.encoding = str(image.dtype).removeprefix("torch.")  # as NumPy calls it too
+        self.record_bytes = image.nbytes
+
+    def _copied(self, part: Part) -> Tensor:
+        """The records of a part, copied to a tensor [b, *shape]."""
+        return torch.from_numpy(np.array(part.content).view(self.encoding)).view(len(part), *self._shape)
+
+
+class _Images(_Arrays):
     """Images in memory, as they are stored there."""
 
-    def __init__(self, split: Split) -> None:
-        self._split, self._shape = split, split.images.shape[1:]
-        self.encoding = str(split.images.dtype).removeprefix("torch.")  # as NumPy calls it too
-        self.record_bytes = self._shape.numel() * split.images.element_size()
-
     def sample(self, index: int) -> tuple[bytes, int]:
-        return self._split.images[index].numpy().tobytes(), int(self._split.labels[index])
+        return self._samples.images[index].numpy().tobytes(), int(self._samples.labels[index])
 
     def images(self, part: Part, indices: Tensor, key: int) -> Tensor:
-        return self._split.trained_on(_copied(part, self.encoding, self._shape), indices, key)
+        return self._samples.trained_on(self._copied(part), indices, key)
 
     def digest(self, about: str) -> bytes:
         # Without `about`: the same images from files of other names are the same.
         seen = hashlib.blake2b(f"{self.encoding} {tuple(self._shape)}".encode(), digest_size=16)
-        for tensor in (self._split.images, self._split.labels):
+        for tensor in (self._samples.images, self._samples.labels):
             seen.update(tensor.contiguous().numpy().data)
         return seen.digest()
+
+
+class _Made(_Arrays):
+    """Images that are computed when they are asked for: as the model takes them."""
+
+    def sample(self, index: int) -> tuple[bytes, int]:
+        image, label = self._samples.batch(torch.tensor([index]))
+        return image.numpy().tobytes(), int(label)
+
+    def images(self, part: Part, indices: Tensor, key: int) -> Tensor:
+        return self._copied(part)
+
+    def digest(self, about: str) -> bytes:
+        return hashlib.blake2b(about.encode(), digest_size=16).digest()
 
 
 class _Files(RecordCodec):
@@ -106,33 +129,3 @@ class _Files(RecordCodec):
         seen = hashlib.blake2b(about.encode(), digest_size=16)
         seen.update(self._files.labels.contiguous().numpy().data)
         return seen.digest()
-
-
-class _Made(RecordCodec):
-    """Images that are computed when they are asked for: as the model takes them."""
-
-    encoding = "float32"
-
-    def __init__(self, samples: Samples) -> None:
-        self._samples = samples
-        image, _ = self._sample(0)
-        self._shape = image.shape[1:]
-        self.record_bytes = self._shape.numel() * 4
-
-    def sample(self, index: int) -> tuple[bytes, int]:
-        image, label = self._sample(index)
-        return image.numpy().tobytes(), int(label)
-
-    def images(self, part: Part, indices: Tensor, key: int) -> Tensor:
-        return _copied(part, self.encoding, self._shape)
-
-    def digest(self, about: str) -> bytes:
-        return hashlib.blake2b(about.encode(), digest_size=16).digest()
-
-    def _sample(self, index: int) -> tuple[Tensor, Tensor]:
-        return self._samples.batch(torch.tensor([index]))
-
-
-def _copied(part: Part, dtype: str, shape: torch.Size) -> Tensor:
-    """The records of a part, numbers of `dtype`, copied to a tensor [b, *shape]."""
-    return torch.from_numpy(np.array(part.content).view(dtype)).view(len(part), *shape)

@@ -4,10 +4,12 @@ Hydra's grammar reads `1e3` as a number and `a,b` as a sweep, and refuses `#`, `
 outside ASCII. The values of keys that hold text are quoted here, so that they stay text.
 """
 
+import json
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from ...strategies.errors import ConfigError
 
@@ -17,6 +19,8 @@ TEXT_KEYS = (
     *("study.name", "study.arm", "study.assumption", "study.size"),
 )
 
+_PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./-]*")
+_NO_TEXT = ("null", "true", "false", "nan", "inf")
 _BASE_60 = re.compile(
     r"(?P<text>(?P<key>\w+):\s+(?P<value>[-+]?[1-9]\d*(:[0-5]?\d)+(\.\d*)?))\s*([,}#]|$)", re.ASCII
 )
@@ -49,6 +53,17 @@ def quote(text: str) -> str:
     escaped = re.sub(r"(\\*)'", r"\1\1\\'", escape(text))
     trailing = len(escaped) - len(escaped.rstrip("\\"))
     return "'" + escaped + "\\" * trailing + "'"
+
+
+def in_grammar(value: Any) -> str:
+    """`value` in Hydra's override grammar."""
+    if isinstance(value, str):
+        return value if _PLAIN.fullmatch(value) and value.lower() not in _NO_TEXT else quote(value)
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{in_grammar(entry)}" for key, entry in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(in_grammar, value)) + "]"
+    return repr(value) if isinstance(value, float) else json.dumps(value, default=str)
 
 
 def spelling(word: str) -> str:

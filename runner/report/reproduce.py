@@ -1,12 +1,9 @@
 """The commands that repeat runs, from their resolved configurations."""
 
-import json
-import re
 import shlex
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from ..config.overrides import quote
+from ..config.overrides import in_grammar
 from ..records.trees import flatten
 from .data.arms import GROUPS
 from .data.load import Run
@@ -14,8 +11,6 @@ from .data.load import Run
 CHOSEN = ("strategy", "model", "dataset", "reader", "optimizer", "schedule", "launcher")
 # Where results and data lie and what follows from the rest is the reader's own choice.
 LEFT_OUT = ("results_dir", "run.id", "launcher.name", "launcher.port", "dataset.root", "reader.path")
-_PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./-]*")
-_NO_TEXT = ("null", "true", "false", "nan", "inf")
 
 
 def command_of(run: Run) -> str:
@@ -57,14 +52,3 @@ def _words(run: Run) -> list[str]:
         # Text below `run` reaches the program as it is; everything else goes through Hydra's grammar.
         words.append(f"{key}={value if key.startswith('run.') else in_grammar(value)}")
     return words
-
-
-def in_grammar(value: Any) -> str:
-    """`value` in Hydra's override grammar."""
-    if isinstance(value, str):
-        return value if _PLAIN.fullmatch(value) and value.lower() not in _NO_TEXT else quote(value)
-    if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}:{in_grammar(entry)}" for key, entry in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ",".join(map(in_grammar, value)) + "]"
-    return repr(value) if isinstance(value, float) else json.dumps(value, default=str)

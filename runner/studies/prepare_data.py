@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ... import models
+from ...datasets.data import Data
 from ...datasets.dataset import Dataset, Tell
 from ...datasets.verification import SHOWN, BadFiles
 from ...models.spec import InputSpec
@@ -188,9 +189,10 @@ def loaded_input_spec(dataset: Dataset) -> InputSpec:
     return InputSpec(channels, height, width, data.classes)
 
 
-def _about_packed(dataset: Dataset, reader: PackedReader) -> dict[str, Any]:
+def _about_packed(dataset: Dataset, reader: PackedReader, data: Data | None = None) -> dict[str, Any]:
+    """What the reader's file is. data: of the data set, if it is loaded."""
     with data_errors(dataset):
-        opened = open_set(dataset, reader, dataset.load())
+        opened = open_set(dataset, reader, data or dataset.load())
     opened.packed.close()
     return opened.about()
 
@@ -201,11 +203,7 @@ def _pack(dataset: Dataset, reader: PackedReader, console: Console) -> str:
         data = dataset.load()
         with files_bar(console, "packing samples") as tell:
             written = write_set(dataset, reader, data, tell)
-        opened = open_set(dataset, reader, data)
-        about = opened.about()
-        opened.packed.close()
-    seed = reader.shuffle_seed
-    order = "the data set's own order" if seed is None else f"shuffled by seed {seed}"
-    kind = f"{about['encoding']}, {about['bytes'] / 1e6:.1f} MB, {order}"
+    about = _about_packed(dataset, reader, data)
+    kind = f"{about['encoding']}, {about['bytes'] / 1e6:.1f} MB, shuffle_seed {reader.shuffle_seed}"
     done = "packed" if written else "packed before"
     return f"{done}: {about['records']} training samples ({kind}) in {about['path']}"

@@ -16,11 +16,11 @@ from typing import Any
 from ...strategies.errors import ConfigError
 from ..config.compose import Request
 from ..config.groups import RUN_GROUPS as GROUPS
+from ..config.overrides import in_grammar
 from ..config.run_config import RunConfig
 from ..config.typed import TARGET, plain
 from ..records.trees import below, dump_yaml, flatten, nested
 from ..report.claims import convergence_points, paper_claims
-from ..report.reproduce import in_grammar
 
 SUFFIX = "_tuned"
 SEARCHED = ("strategy", "optimizer", "schedule")  # what arms without names may differ in

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from copy import copy
 from itertools import count
 from typing import Any
 
@@ -92,8 +93,8 @@ class GlobalOrder(BatchOrder):
 
     def upcoming(self, progress: Progress) -> Iterator[tuple[Place, Tensor]]:
         (first, batch), cut = self.place(progress), self._split()
-        # Another sampler: each keeps the order of one epoch, and the step may still be in the one before.
-        sampler = self.sampler.again()
+        # A copy: a sampler keeps the order of one epoch, and the step may still be in the one before.
+        sampler = copy(self.sampler)
         for epoch in range(first, progress.epochs):
             for number in range(batch, sampler.steps_per_epoch):
                 yield (epoch, number), sampler.piece(epoch, number, self.rank, *cut)
@@ -152,7 +153,7 @@ class IndependentOrder(BatchOrder):
         return divmod(self._number, self._passes.steps_per_epoch)
 
     def upcoming(self, progress: Progress) -> Iterator[tuple[Place, Tensor]]:
-        passes = self._passes.again()
+        passes = copy(self._passes)
         for number in count(self._number):
             place = divmod(number, passes.steps_per_epoch)
             yield place, passes.piece(*place, 0)

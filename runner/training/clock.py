@@ -102,13 +102,7 @@ class Clock:
         """This rank's times in `train` since the last call. Call it outside of `train`."""
         assert self.segment != "train", "an interval ends where training pauses"
         train = self.segments["train"] - self._interval_train
-        interval = TrainInterval(
-            train,
-            self._parts["compute"],
-            self._interval_blocked,
-            self._parts["data"],
-            self._parts["step_other"],
-        )
+        interval = TrainInterval(train=train, blocked=self._interval_blocked, **self._parts)
         self._interval_train = self.segments["train"]
         self._interval_blocked = 0
         self._parts = dict.fromkeys(self._parts, 0)

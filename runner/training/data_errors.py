@@ -1,7 +1,6 @@
 """Errors of data files as ConfigError or MachineError, with a message that says what to do."""
 
 import dataclasses
-import re
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,9 +10,7 @@ from ...datasets.atomic_files import BadFile
 from ...datasets.dataset import Dataset
 from ...datasets.pixels import BadImage
 from ...strategies.errors import ConfigError, MachineError
-from ..config.overrides import TEXT_KEYS, quote
-
-_PLAIN = re.compile(r"[\w.+-]+", re.ASCII)  # needs no quotes in Hydra's grammar
+from ..config.overrides import TEXT_KEYS, in_grammar
 
 
 class BadData(ConfigError):
@@ -32,13 +29,13 @@ def image_errors(dataset: Dataset) -> Iterator[None]:
 @contextmanager
 def file_errors(dataset: Dataset) -> Iterator[None]:
     """Turn file errors into ConfigError (damaged or missing) or MachineError (cannot be read)."""
-    try:
-        with image_errors(dataset):
+    with image_errors(dataset):
+        try:
             yield
-    except (BadFile, FileNotFoundError) as error:
-        raise ConfigError(str(error)) from error
-    except OSError as error:
-        raise MachineError(str(error)) from error
+        except (BadFile, FileNotFoundError) as error:
+            raise ConfigError(str(error)) from error
+        except OSError as error:
+            raise MachineError(str(error)) from error
 
 
 @contextmanager
@@ -70,14 +67,7 @@ def _words(dataset: Dataset) -> str:
     """Command-line words that choose `dataset` and decode all of its files, quoted for a POSIX shell."""
     words = [f"dataset={dataset.name}"]
     for field in dataclasses.fields(cast(Any, dataset)):
-        value = getattr(dataset, field.name)
+        value, key = getattr(dataset, field.name), f"dataset.{field.name}"
         if field.name == "root" or (field.name != "check" and value != field.default):
-            words.append(f"dataset.{field.name}={_value(f'dataset.{field.name}', value)}")
+            words.append(f"{key}={value if key in TEXT_KEYS else in_grammar(value)}")
     return " ".join(map(shlex.quote, [*words, "dataset.check=decode"]))
-
-
-def _value(key: str, value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return f"[{','.join(_value(key, item) for item in value)}]"
-    plain = key in TEXT_KEYS or not isinstance(value, str) or _PLAIN.fullmatch(value)
-    return str(value) if plain else quote(value)

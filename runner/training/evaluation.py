@@ -109,18 +109,18 @@ class Evaluator:
         context.comm.barrier(WORLD)
         clock.enter("log")
         account = self.accounting.account
-        row = {
-            **self._row(self.accounting.where(), total, train_loss, rate),
-            "mode": "inline",
-            "train_s": (account.train_ns + made) / 1e9,
-            "wall_s": (account.wall_before_ns + clock.total() - context.state.begun_ns) / 1e9,
-            "eval_s": (clock.segments["eval"] - before["eval"]) / 1e9,
-            "make_model_s": made / 1e9,
-            "samples_per_s": self.accounting.rate_since_evaluation(
-                context.progress.samples, account.train_ns
-            ),
-        }
-        return self._keep(row, self.accounting.where(), self.accounting.payload_bytes())
+        return self._record(
+            "inline",
+            self.accounting.where(),
+            self.accounting.payload_bytes(),
+            total,
+            train_loss=train_loss,
+            rate=rate,
+            train_ns=account.train_ns,
+            made_ns=made,
+            wall_s=(account.wall_before_ns + clock.total() - context.state.begun_ns) / 1e9,
+            eval_s=(clock.segments["eval"] - before["eval"]) / 1e9,
+        )
 
     def set_aside(self, rate: float) -> None:
         """Copy this rank's part of the present model, without waiting and without a collective."""
@@ -183,45 +183,61 @@ class Evaluator:
         replica.buffers.unpack(model[replica.numel :])
         total = self._score()
         stamp, loss_sum, loss_samples = times.unbind(1)
-        loss = (loss_sum.sum() / loss_samples.sum()).item()
-        row = self._deferred_row(copy, total, loss, int(stamp.max()), cost, clock.total() - started)
-        self._keep(row, copy.place, copy.payload_bytes)
+        train_ns, eval_s = int(stamp.max()), (clock.total() - started) / 1e9
+        # Evaluations overlap no training, so their times are added.
+        evaluated_s = sum(row["eval_s"] for row in self.accounting.account.evaluations) + eval_s
+        self._record(
+            "deferred",
+            copy.place,
+            copy.payload_bytes,
+            total,
+            train_loss=(loss_sum.sum() / loss_samples.sum()).item(),
+            rate=copy.rate,
+            train_ns=train_ns,
+            made_ns=cost,
+            wall_s=(train_ns + cost) / 1e9 + evaluated_s,
+            eval_s=eval_s,
+        )
         copy.part = None
         return cost
 
-    def _deferred_row(
-        self, copy: Copy, total: Score, train_loss: float, train_ns: int, cost: int, took: int
+    def _record(
+        self,
+        mode: str,
+        place: dict[str, Any],
+        payload: dict[str, int],
+        total: Score,
+        *,
+        train_loss: float,
+        rate: float,
+        train_ns: int,
+        made_ns: int,
+        wall_s: float,
+        eval_s: float,
     ) -> dict[str, Any]:
-        evaluated = sum(row["eval_s"] for row in self.accounting.account.evaluations) + took / 1e9
-        return {
-            **self._row(copy.place, total, train_loss, copy.rate),
-            "mode": "deferred",
-            "train_s": (train_ns + cost) / 1e9,
-            # Evaluations overlap no training, so their times are added.
-            "wall_s": (train_ns + cost) / 1e9 + evaluated,
-            "eval_s": took / 1e9,
-            "make_model_s": cost / 1e9,
-            "samples_per_s": self.accounting.rate_since_evaluation(copy.place["samples"], train_ns),
-        }
+        """Record an evaluation; returns its row.
 
-    def _row(self, place: dict[str, Any], total: Score, train_loss: float, rate: float) -> dict[str, Any]:
-        config = self.context.config.train
-        numbers = total.numbers()
-        reached = None if config.target is None else meets(numbers, config.target, config.target_metric)
-        return {
+        place, payload: this rank's when the model was as evaluated; train_ns: all ranks' training time until
+        then; made_ns: of making the model.
+        """
+        context, account = self.context, self.accounting.account
+        config, numbers = context.config.train, total.numbers()
+        row = {
             "kind": "evaluation",
             **place,
-            "index": len(self.accounting.account.evaluations),
+            "index": len(account.evaluations),
             "split": config.eval_split,
             **numbers,
             "train_loss": train_loss,
             "learning_rate": rate,
-            "reached": reached,
+            "reached": None if config.target is None else meets(numbers, config.target, config.target_metric),
+            "mode": mode,
+            "train_s": (train_ns + made_ns) / 1e9,
+            "wall_s": wall_s,
+            "eval_s": eval_s,
+            "make_model_s": made_ns / 1e9,
+            "samples_per_s": self.accounting.rate_since_evaluation(place["samples"], train_ns),
         }
-
-    def _keep(self, row: dict[str, Any], place: dict[str, Any], payload: dict[str, int]) -> dict[str, Any]:
-        """Record an evaluation; `place` and `payload` are this rank's when its copy was taken."""
-        account, context = self.accounting.account, self.context
         account.evaluations.append(row)
         context.rank_rows.write(
             {"kind": "evaluation", **place, "index": row["index"], "payload_bytes": payload}
@@ -229,7 +245,7 @@ class Evaluator:
         if context.metrics is not None:
             context.metrics.write(row)
         shown = {name: row[name] for name in judged_by(context)}
-        context.report(loss=row["train_loss"], samples_per_s=row["samples_per_s"], **shown)
+        context.report(loss=train_loss, samples_per_s=row["samples_per_s"], **shown)
         if row["reached"] and account.target_step is None:
             account.target_step = row["step"]
         return row

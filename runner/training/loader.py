@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from ...datasets.data import Compact, Samples, training_batch
+from ...datasets.data import Samples, training_batch
+from ...datasets.image_files import FilesOnDisk
 from ...datasets.packed.readers import Counters
 from ...datasets.transforms import epoch_key
 from ...strategies.progress import Progress
@@ -38,10 +39,7 @@ Images = tuple[Tensor, Tensor]
 """Inputs float32 [b, C, H, W], and targets of as many samples."""
 
 Request = tuple[Place, int, int, NDArray[np.int64]]
-"""To a worker: the place, the slot that is free for it, the key, and the samples [b]."""
-
-NO_SLOT = -1
-
+"""To a worker: the place, the slot for it, the key, and the samples [b]."""
 
 Sent = tuple[list[torch.Size], list[Tensor] | None, NDArray[np.int64] | None]
 """What is pickled of a batch: the shapes of pixels and masks, these themselves where they do not fit into
@@ -52,10 +50,10 @@ class BatchMemory:
     """Memory through which worker processes hand batches to their rank, as bytes, in `slots` slots.
 
     Handing over float32 in memory made for each batch takes a third as long as making it from photographs.
-    Masks go as bytes too, and become int64 at the rank. With each request the rank names a free slot, and it
-    normalises the batch out of the slot into memory of its own:
+    Masks go as bytes too, and become int64 at the rank. With each request the rank names the next slot,
+    and it normalises the batch out of the slot into memory of its own:
 
-        rank:   "batch 7, slot 2" · · · recv, normalise slot 2, slot 2 is free · "batch 12, slot 2"
+        rank:   "batch 7, slot 2" · · · recv, normalise slot 2 · "batch 12, slot 2"
         worker: recv, fill slot 2, "batch 7 is in slot 2" · · ·
 
     A slot has room for `samples` samples of `sample_bytes`, and `MARGIN` more.
@@ -64,12 +62,6 @@ class BatchMemory:
     def __init__(self, slots: int, samples: int, sample_bytes: int) -> None:
         self._content = torch.empty(slots, (samples + MARGIN) * sample_bytes, dtype=torch.uint8)
         self._content.share_memory_()
-        self.free: list[int] = []
-        self.all_free()
-
-    def all_free(self) -> None:
-        """Mark all slots as free: no requested batch is still to come."""
-        self.free = list(range(len(self._content)))
 
     def put(self, slot: int, pixels: Tensor, targets: Tensor) -> Sent:
         """Copy pixels and masks, uint8, into a slot if they fit; returns what is to be pickled."""
@@ -143,10 +135,10 @@ class Ahead(Loader):
         context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
         self._open = context.Event()
         self._fetch = _Fetch(samples, self._open, os.getpid())
-        self._progress: Progress | None = None
+        self._upcoming: Iterator[tuple[Place, Tensor]] = iter(())
         # One slot more than batches in flight: the next is requested before the present one leaves its slot.
-        # Pinned batches must be float32 already when they arrive here.
-        self._slots = 0 if pin else workers * prefetch + 1
+        self._slots = workers * prefetch + 1
+        self._pin = pin
         self._loader: DataLoader[Images] = DataLoader(
             self._fetch,
             sampler=self,
@@ -165,8 +157,8 @@ class Ahead(Loader):
 
     def next(self, progress: Progress) -> Images:
         if self._batches is None:
-            self._progress = progress
-            self._share_memory()
+            self._upcoming = self.batch_order.upcoming(progress)
+            self._share_memory(progress)
             self._open.set()
             self._batches = iter(self._loader)  # pyright: ignore[reportAttributeAccessIssue] (batch_size=None)
         try:
@@ -182,31 +174,24 @@ class Ahead(Loader):
         if tuple(place) != here:  # PyTorch 2.9 makes lists of tuples where it pins
             raise RuntimeError(f"the loader is at {place}, the step at {here}")
         memory = self._fetch.memory
-        if slot == NO_SLOT or memory is None:
-            inputs, targets = batch
+        if memory is None:
+            inputs, targets = batch  # a list where it was pinned
             return inputs, targets
-        assert isinstance(self.samples, Compact), "they have memory"
+        assert isinstance(self.samples, FilesOnDisk), "they have memory"
         pixels, targets = memory.get(slot, batch)
-        inputs = self.samples.normalise(pixels)
-        memory.free.append(slot)
-        return inputs, targets
+        return self.samples.normalise(pixels), targets
 
     def __iter__(self) -> Iterator[Request]:
         """The requests for all batches from the present step on."""
-        assert self._progress is not None, "`next` sets it"
-        memory = self._fetch.memory
-        if memory is not None:
-            memory.all_free()  # the workers have finished all earlier requests
-        for place, indices in self.batch_order.upcoming(self._progress):
-            slot = NO_SLOT if memory is None else memory.free.pop()
-            yield place, slot, epoch_key(self.seed, place[0]), indices.numpy()
+        for number, (place, indices) in enumerate(self._upcoming):
+            yield place, number % self._slots, epoch_key(self.seed, place[0]), indices.numpy()
 
-    def _share_memory(self) -> None:
+    def _share_memory(self, progress: Progress) -> None:
         """Make the memory before the workers start: they inherit it."""
         samples = self.samples
-        if self._fetch.memory is None and self._slots and isinstance(samples, Compact):
-            assert self._progress is not None, "`next` sets it"
-            count = len(self.batch_order.piece(self._progress))
+        # Pinned batches must be float32 already when they arrive here.
+        if self._fetch.memory is None and not self._pin and isinstance(samples, FilesOnDisk):
+            count = len(self.batch_order.piece(progress))
             sample_bytes = math.prod(samples.shape) + samples.target_bytes
             self._fetch.memory = BatchMemory(self._slots, count, sample_bytes)
 
@@ -237,17 +222,14 @@ class _Fetch(Dataset[Any]):
         while not self.opened.wait(_LOOK_S):
             if os.getppid() != self.rank_pid:
                 os._exit(1)
-        try:
-            return self._made(item)
-        except Exception as error:  # the rank raises it: PyTorch would wrap it
-            return item[0], NO_SLOT, _portable(error)
-
-    def _made(self, item: Request) -> tuple[Place, int, Images | Sent]:
         place, slot, key, numbers = item
         indices = torch.from_numpy(numbers)
-        if self.memory is None or not isinstance(self.samples, Compact):
-            return place, NO_SLOT, training_batch(self.samples, indices, key)
-        return place, slot, self.memory.put(slot, *self.samples.changed(indices, key))
+        try:
+            if self.memory is None or not isinstance(self.samples, FilesOnDisk):
+                return place, slot, training_batch(self.samples, indices, key)
+            return place, slot, self.memory.put(slot, *self.samples.changed(indices, key))
+        except Exception as error:  # the rank raises it: PyTorch would wrap it
+            return place, slot, _portable(error)
 
 
 def _portable(error: Exception) -> Exception:

@@ -6,10 +6,11 @@ import multiprocessing
 import secrets
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from multiprocessing.connection import Client, Connection, Listener
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -95,7 +96,7 @@ class ReaderOrder(GlobalOrder):
 
 
 class NodeConnections:
-    """Connections from the ranks of a node to its first rank, whose feeder announces ready batches over them.
+    """Connections from the ranks of a node, two or more, to its first rank, whose feeder serves them all.
 
     The first rank listens on a socket; the control channel gives its address and a key to the others. All
     ranks of the node make it together.
@@ -112,8 +113,7 @@ class NodeConnections:
             address = f"\0daso-bench-{secrets.token_hex(16)}" if sys.platform == "linux" else None
             self._listener = Listener(address, family="AF_UNIX", backlog=self._members, authkey=key)
             text = key.hex() + (address or str(self._listener.address))
-        if self._members > 1:
-            text = comm.broadcast_text(text, NODE)
+        text = comm.broadcast_text(text, NODE)
         self._key, self._address = bytes.fromhex(text[: 2 * _KEY_BYTES]), text[2 * _KEY_BYTES :]
 
     def open(self) -> tuple[list[Connection], Connection]:
@@ -151,8 +151,7 @@ class PackedLoader(Loader):
         self._connections: NodeConnections | None = None
         self._feeder: Feeder | None = None
         self._member: Member | None = None
-        self._tally = CounterTally()
-        self._before = Counters()  # of earlier attempts
+        self._tally = CounterTally()  # with earlier attempts
         self._useful_bytes, self._waited_s = 0, 0.0
 
     def on_prepared(self, replica: Any, batch_order: Any) -> None:
@@ -160,7 +159,7 @@ class PackedLoader(Loader):
         reader = self._batch_order.reader
         if self._comm.local_rank == 0:
             self._look_at_cache(reader)
-        if reader.by_node:
+        if self._shared:
             self._connections = NodeConnections(self._comm)
 
     def next(self, progress: Progress) -> Images:
@@ -211,9 +210,7 @@ class PackedLoader(Loader):
     def counters(self) -> Counters:
         """Counters of this rank so far: what its reader has read, and what it has used of it."""
         waited = self._waited_s + (0.0 if self._member is None else self._member.waited_s)
-        here = replace(self._tally.counters(), useful_bytes=self._useful_bytes, waited_s=waited)
-        names = [field.name for field in fields(Counters)]
-        return Counters(**{name: getattr(here, name) + getattr(self._before, name) for name in names})
+        return replace(self._tally.counters(), useful_bytes=self._useful_bytes, waited_s=waited)
 
     def state_dict(self, train_ns: int) -> dict[str, Any]:
         """The counters, and the state of the cache."""
@@ -222,8 +219,10 @@ class PackedLoader(Loader):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue counting from `state_dict`."""
         counts = dict(state)
-        self.lacking = _worse(self.lacking, counts.pop("lacking"))
-        self._before = Counters(**counts)
+        self._lacked(counts.pop("lacking"))
+        self._useful_bytes += counts["useful_bytes"]
+        self._waited_s += counts["waited_s"]
+        self._tally.add(**counts)
 
     def _look_at_cache(self, reader: PackedReader) -> None:
         path = self._batch_order.set.packed.path
@@ -234,7 +233,10 @@ class PackedLoader(Loader):
         self.still_cached = page_cache.cached(path.parent, [path.name])
         if reader.cold or reader.warm:
             share = math.nan if self.still_cached is None else self.still_cached
-            self.lacking = _worse(self.lacking, share if reader.cold else 1 - share)
+            self._lacked(share if reader.cold else 1 - share)
+
+    def _lacked(self, share: float) -> None:
+        self.lacking = float(np.maximum(self.lacking, share))  # NaN, not known, if one of them is
 
     def _begin(self, progress: Progress) -> None:
         batch_order, reader = self._batch_order, self._batch_order.reader
@@ -258,8 +260,3 @@ def _pipe() -> tuple[list[Connection], Connection]:
     """As `NodeConnections.open`, for a rank that has its own reader."""
     ours, theirs = cast(tuple[Connection, Connection], multiprocessing.Pipe())
     return [ours], theirs
-
-
-def _worse(a: float, b: float) -> float:
-    """The larger number; NaN (not known) counts as larger than any."""
-    return math.nan if math.isnan(a) or math.isnan(b) else max(a, b)

@@ -49,9 +49,17 @@ def open_set(dataset: Dataset, reader: PackedReader, data: Data) -> PackedSet:
     """
     packed = _opened(dataset, reader)
     try:
-        codec, order = _records(data, reader)
-        wanted = _description(dataset, reader, data, codec, order)
-        _refuse(packed, _difference(packed, wanted, len(data.train)), dataset, reader)
+        codec, order, wanted = _wanted(dataset, reader, data)
+        held = packed.description
+        facts = {
+            "name": (held.name, wanted.name),
+            "shuffle_seed": (held.shuffle_seed, wanted.shuffle_seed),
+            "number of samples": (len(packed), len(data.train)),
+            "encoding": (held.encoding, wanted.encoding),
+            "number of classes": (held.classes, wanted.classes),
+            "digest of the samples": (held.source, wanted.source),
+        }
+        _must_agree(packed, facts, dataset, reader)
     except BaseException:
         packed.close()
         raise
@@ -64,7 +72,8 @@ def look_at(dataset: Dataset, reader: PackedReader, nodes: int) -> None:
     nodes: among which it is divided. Raises as `open_set` does.
     """
     with _opened(dataset, reader) as packed:
-        _refuse(packed, _other_order(packed, reader.shuffle_seed), dataset, reader)
+        order = {"shuffle_seed": (packed.description.shuffle_seed, reader.shuffle_seed)}
+        _must_agree(packed, order, dataset, reader)
         reader.check(packed, nodes)
 
 
@@ -81,8 +90,7 @@ def write_set(dataset: Dataset, reader: PackedReader, data: Data, tell: Tell) ->
     Raises ConfigError, ValueError and OSError that name what is wrong.
     """
     path, count = reader.file_of(dataset), len(data.train)
-    codec, order = _records(data, reader)
-    description = _description(dataset, reader, data, codec, order)
+    codec, order, description = _wanted(dataset, reader, data)
     with locked(path.parent):
         if (content := _other_content(path, description)) is not None:
             raise ConfigError(f"{path}: {content}; delete it or take another reader.path")
@@ -123,9 +131,14 @@ def _opened(dataset: Dataset, reader: PackedReader) -> Packed:
         raise MachineError(f"reader={reader.name}: {path} cannot be read: {error}") from error
 
 
-def _refuse(packed: Packed, difference: str | None, dataset: Any, reader: PackedReader) -> None:
-    if difference is not None:
-        raise ConfigError(f"{packed.path}: {difference}; make the file again: {command(dataset, reader)}")
+def _must_agree(
+    packed: Packed, facts: dict[str, tuple[Any, Any]], dataset: Dataset, reader: PackedReader
+) -> None:
+    """Raise ConfigError at the first of `facts`, (of the file, wanted), that differs."""
+    for name, (held, wanted) in facts.items():
+        if held != wanted:
+            again = f"make the file again: {command(dataset, reader)}"
+            raise ConfigError(f"{packed.path}: its {name} is {held}, and must be {wanted}; {again}")
 
 
 def _other_content(path: Path, wanted: Description) -> str | None:
@@ -149,27 +162,19 @@ def _other_content(path: Path, wanted: Description) -> str | None:
         return None
     if (held.name, held.shuffle_seed) == (wanted.name, wanted.shuffle_seed):
         return None
-    return (
-        f"holds the packed file of {held.name} with shuffle_seed {held.shuffle_seed}, and this one would "
-        f"be of {wanted.name} with {wanted.shuffle_seed}"
-    )
+    return f"is the packed file of {held.name}, shuffle_seed {held.shuffle_seed}"
 
 
-def _records(data: Data, reader: PackedReader) -> tuple[RecordCodec, Tensor]:
-    """How samples are records, and which sample each record is."""
+def _wanted(dataset: Dataset, reader: PackedReader, data: Data) -> tuple[RecordCodec, Tensor, Description]:
+    """How samples are records, which sample each record is, and the description of that file."""
     try:
         codec = codec_of(data.train)
     except ValueError as error:
         raise ConfigError(f"reader={reader.name}: {data.name} {error}") from error
-    return codec, torch.from_numpy(shuffled(len(data.train), reader.shuffle_seed))
-
-
-def _description(
-    dataset: Dataset, reader: PackedReader, data: Data, codec: RecordCodec, order: Tensor
-) -> Description:
+    order = torch.from_numpy(shuffled(len(data.train), reader.shuffle_seed))
     source = hashlib.blake2b(codec.digest(dataset.fingerprint()), digest_size=16)
     source.update(order.numpy().data)
-    return Description(
+    description = Description(
         name=data.name,
         classes=data.classes,
         shape=data.shape,
@@ -178,27 +183,4 @@ def _description(
         source=source.hexdigest(),
         shuffle_seed=reader.shuffle_seed,
     )
-
-
-def _difference(packed: Packed, wanted: Description, samples: int) -> str | None:
-    """How a file differs from the wanted one, in words; None if it does not."""
-    held = packed.description
-    if held.name != wanted.name:
-        return f"holds {held.name}, and the data set is {wanted.name}"
-    if (difference := _other_order(packed, wanted.shuffle_seed)) is not None:
-        return difference
-    if len(packed) != samples:
-        return f"holds {len(packed)} samples, and the training split has {samples}"
-    if (held.encoding, held.classes) != (wanted.encoding, wanted.classes):
-        return (
-            f"holds {held.encoding} of {held.classes} classes, and the data set is {wanted.encoding} of "
-            f"{wanted.classes}"
-        )
-    if held.source != wanted.source:
-        return "holds other samples than the data set has now"
-    return None
-
-
-def _other_order(packed: Packed, wanted: int | None) -> str | None:
-    held = packed.description.shuffle_seed
-    return None if held == wanted else f"its order is that of shuffle_seed {held}, asked for is {wanted}"
+    return codec, order, description

@@ -14,7 +14,7 @@ from ..communication.traffic import LINKS
 from ..config.reader_config import NoReader
 from ..machine import gpu_facts, page_cache
 from ..records.target_crossing import best, crossing
-from .clock import PARTS, by_device
+from .clock import by_device
 from .context import TrainContext
 from .precision import LossScaler
 
@@ -47,28 +47,25 @@ class TimeAccounting:
         waiting = traffic.waited_ns
         if of_device is not None:  # `by_device` may have cut some of it off
             waiting = min(waiting, interval.blocked)
-        exposed = interval.blocked - waiting
-        times_ns = [
-            interval.train,
-            made_ns,
-            interval.compute,
-            exposed,
-            waiting,
-            interval.data,
-            interval.step_other,
-        ]
-        times = self._of_all(times_ns)
+        parts = {
+            "compute": interval.compute,
+            "exposed": interval.blocked - waiting,
+            "waiting": waiting,
+            "data": interval.data,
+            "step_other": interval.step_other,
+        }
+        times = self._of_all([interval.train, made_ns, *parts.values()])
         train_ns = int(times[:, 0].max())
         account.train_ns += train_ns
-        for place, part in enumerate(PARTS, start=2):
-            account.parts_ns[part] += int(times[:, place].sum()) // len(times)
+        for part, total in zip(parts, times[:, 2:].sum(0).tolist(), strict=True):
+            account.parts_ns[part] += total // len(times)
         context.rank_rows.write(
             {
                 "kind": "train_interval",
                 **self.where(),
                 "index": account.intervals,
                 "train_s": interval.train / 1e9,
-                "parts_s": {part: times_ns[place] / 1e9 for place, part in enumerate(PARTS, start=2)},
+                "parts_s": self._seconds(parts),
                 "make_model_s": made_ns / 1e9,
                 "payload_bytes": self.payload_bytes(),
                 "segments_s": self._seconds(context.clock.segments),
@@ -114,7 +111,8 @@ class TimeAccounting:
         finals = account.evaluations
         last = finals[-1] if finals and status != "diverged" else {}
         highest = {name: (best(finals, name) or {}).get(name) for name in judged_by(context)}
-        cut, reader = context.cut_short(), self._reader()
+        cut, reader, scaler = context.cut_short(), self._reader(), context.replica.scaler
+        scaling = scaler.summary() if isinstance(scaler, LossScaler) else None
         return {
             "status": status,
             "target": target,
@@ -145,7 +143,7 @@ class TimeAccounting:
                 *context.strategy.labels(account.target_step),
                 *([cut] if cut else []),
                 *context.pauses(sum(row["mode"] == "inline" for row in finals)),
-                *self._left_out(),
+                *self._left_out(scaling),
                 *self._reader_labels(),
                 *self._input_bound(reader),
             ],
@@ -153,7 +151,7 @@ class TimeAccounting:
             "collectives": dict(context.comm.traffic.verbs),
             **({"digests": context.digests} if context.digests else {}),
             **reader,
-            **self._scaler(),
+            **({"loss_scaling": scaling} if scaling else {}),
             **self._gpu_memory(),
             **({"untimed": list(context.backend.untimed)} if context.backend.untimed else {}),
             **self._of_callbacks(finished=status == "finished"),
@@ -163,11 +161,6 @@ class TimeAccounting:
         """`Strategy.communication_share` of so many steps; None for none."""
         strategy = self.context.strategy
         return strategy.communication_share(strategy.config, self.context.plan, steps) if steps else None
-
-    def _scaler(self) -> dict[str, Any]:
-        """The state of loss scaling, with train.precision=fp16."""
-        scaler = self.context.replica.scaler
-        return {"loss_scaling": scaler.summary()} if isinstance(scaler, LossScaler) else {}
 
     def _gpu_memory(self) -> dict[str, Any]:
         """Peak GPU memory of each rank; null for a rank on a CPU."""
@@ -179,12 +172,9 @@ class TimeAccounting:
         peaks = {n: [None if b < 0 else b for b in column] for n, column in zip(names, columns, strict=True)}
         return {"gpu_memory": peaks}
 
-    def _left_out(self) -> list[str]:
+    def _left_out(self, scaling: dict[str, Any] | None) -> list[str]:
         """A label on steps that fp16 has skipped, if they are more than the search for a scale needs."""
-        scaling, steps = self._scaler().get("loss_scaling"), self.context.progress.step
-        if scaling is None:
-            return []
-        skipped = scaling["skipped_steps"]
+        steps, skipped = self.context.progress.step, (scaling or {}).get("skipped_steps", 0)
         return [f"fp16: {skipped} of {steps} steps left out"] if skipped > MUCH_LEFT_OUT * steps else []
 
     def _reader_labels(self) -> list[str]:

@@ -37,11 +37,11 @@ def images(**keys: Any) -> ImageFolder:
         (images, {"check": "full"}, "check=full: unknown; must be one of headers, decode, none"),
         (images, {"bad_files": "ignore"}, "bad_files=ignore: unknown; must be one of stop, skip"),
         (images, {"holdout": 0.5}, r"holdout=0\.5: must be above 0 and below 0\.5"),
-        (images, {"channels": 1}, r"mean=.*: must be 1 number, one per channel .* \(ImageNet in grey: "),
+        (images, {"channels": 1}, r"mean=.*: must be a finite number .* \(ImageNet in grey: "),
         (images, {"crop": 9}, r"resize=8: must be >= dataset\.crop=9"),
         (images, {"crop": 0}, "crop=0: must be >= 1"),
         (Cityscapes, {"height": 0}, r"height=0: must be >= 1$"),
-        (Cityscapes, {"mean": (0.5,)}, r"mean=\[0\.5\]: must be 3 numbers, one per channel on .* 0 to 1$"),
+        (Cityscapes, {"mean": (0.5,)}, r"mean=\[0\.5\]: must be a finite number for each of 3 .* 0 to 1$"),
         (PixelRules, {"channels": 2}, r"channels=2: must be 1 \(grey\) or 3"),
         (
             recipe,
@@ -65,11 +65,11 @@ def test_a_recipe_of_images_alone_is_none_of_pairs() -> None:
 @pytest.mark.parametrize(
     ("mean", "std", "message"),
     [
-        ((0.1,), (1, 1), r"mean=\[0.1\]: must be 2 numbers"),
-        ((0, 0), (0, 1), r"std=\[0, 1\]: must be > 0"),
-        ((0, 0), (1e-60, 1), r"std=\[1e-60, 1\]: must be > 0"),
-        ((1, math.nan), (1, 1), r"mean=\[1, nan\]: must be finite"),
-        ((0, 0), (1, 1e60), r"std=\[1, 1e\+60\]: must be finite"),
+        ((0.1,), (1, 1), r"mean=\[0.1\]: must be a finite number for each of 2 channels"),
+        ((0, 0), (0, 1), r"std=\[0, 1\]: must be a finite number above 0"),
+        ((0, 0), (1e-60, 1), r"std=\[1e-60, 1\]: must be a finite number above 0"),
+        ((1, math.nan), (1, 1), r"mean=\[1, nan\]: must be a finite number"),
+        ((0, 0), (1, 1e60), r"std=\[1, 1e\+60\]: must be a finite number"),
     ],
     ids=["too few", "zero", "vanishing", "nan", "too large"],
 )

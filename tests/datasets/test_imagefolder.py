@@ -226,11 +226,13 @@ def test_layouts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"0 classes; there must be 2 or more"):
         small(tmp_path).prepare()
     put(tmp_path / "val" / "a" / "1.png", plain(1))
-    with pytest.raises(ValueError, match=r"has val/ and no train/"):
+    with pytest.raises(ValueError, match=r"has val/; folders of splits must be .* and train/ among them"):
         small(tmp_path).prepare()
     put(tmp_path / "train" / "a" / "1.png", plain(1))
     (tmp_path / "validation").mkdir()
-    with pytest.raises(ValueError, match=r"both val/ and validation/"):
+    with pytest.raises(
+        ValueError, match=r"has train/, val/, validation/; folders of splits must be .* one of each"
+    ):
         small(tmp_path).prepare()
     (tmp_path / "validation").rmdir()
     put(tmp_path / "train" / "b" / "1.png", plain(1))

@@ -6,20 +6,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from daso_bench.datasets.image_files import MaskedSplit
+from daso_bench.datasets.data import Split
 from daso_bench.datasets.shapes import RECIPES, Shapes
 from daso_bench.datasets.transforms import (
     PAIR_RECIPES,
     UNLABELLED,
     PairChange,
     epoch_key,
-    own_draws,
     pair_recipe,
     resize_pair,
     scale_crop,
+    seeded,
 )
 
 SIDE = (24, 40)
+PLAIN = {"mean": (0.0,) * 3, "std": (1.0,) * 3}
 FILL = (7, 8, 9)
 CHANGES = [name for name in PAIR_RECIPES if name != "none"]
 
@@ -32,9 +33,8 @@ def change_of(name: str, side: tuple[int, int] = SIDE, fill: tuple[float, ...] =
 
 def drawn(change: PairChange, image: Tensor, mask: Tensor, key: int) -> tuple[Tensor, Tensor]:
     """Image and mask changed as sample 0 under `key`."""
-    with own_draws(key) as of_sample:
-        of_sample(0)
-        return change(image, mask)
+    (changed,) = (change(image, mask) for _ in seeded(torch.tensor([0]), key))
+    return changed
 
 
 def blocks(side: tuple[int, int], of: int) -> Tensor:
@@ -112,10 +112,10 @@ def test_what_lies_beyond_the_border_is_unlabelled_and_has_the_fills_colour(name
     assert len(corners) > 25, "a small image lies anywhere"
 
 
-def a_split(name: str, samples: int = 12) -> MaskedSplit:
+def a_split(name: str, samples: int = 12) -> Split:
     masks = torch.stack([blocks(SIDE, 4 + number % 5) for number in range(samples)])
     images = torch.stack([code(mask) for mask in masks]).float() / 100
-    return MaskedSplit(images=images, masks=masks, augment=pair_recipe(name, SIDE, (0.0,) * 3, RECIPES))
+    return Split(images=images, labels=masks, augment=pair_recipe(name, SIDE, (0.0,) * 3, RECIPES), **PLAIN)
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -140,7 +140,7 @@ def test_neither_order_nor_pieces_nor_earlier_draws_matter(name: str) -> None:
     ):
         assert torch.equal(other[0], images) is not changed
         assert torch.equal(other[1], masks) is not changed
-    assert torch.equal(plain[1], split.masks.long()), "what is stored is not touched"
+    assert torch.equal(plain[1], split.labels.long()), "what is stored is not touched"
 
 
 def test_shapes_are_changed_for_training_alone() -> None:

@@ -11,9 +11,8 @@ from runs import config  # pyright: ignore[reportMissingImports] (on the path by
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from daso_bench.datasets.data import Data
+from daso_bench.datasets.data import Data, Split
 from daso_bench.datasets.dataset import Dataset
-from daso_bench.datasets.image_files import MaskedSplit
 from daso_bench.models.small import SmallFCN
 from daso_bench.runner.config.optimizers import SGD
 from daso_bench.runner.config.tasks import Segmentation, image_losses
@@ -116,12 +115,17 @@ class Uneven(Dataset):
     def load(self) -> Data:
         """The same data on every rank."""
 
-        def split(size: int, seed: int) -> MaskedSplit:
+        def split(size: int, seed: int) -> Split:
             generator = torch.Generator().manual_seed(seed)
             masks = torch.randint(3, (size, 6, 5), generator=generator, dtype=torch.uint8)
             for place in range(size):  # the first image keeps all its labels, the last has few
                 masks[place].flatten()[: 29 * place // size] = NONE
-            return MaskedSplit(images=torch.randn(size, 3, 6, 5, generator=generator), masks=masks)
+            return Split(
+                images=torch.randn(size, 3, 6, 5, generator=generator),
+                labels=masks,
+                mean=(0.0,) * 3,
+                std=(1.0,) * 3,
+            )
 
         return Data(
             name="uneven",

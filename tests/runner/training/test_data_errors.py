@@ -80,7 +80,7 @@ def test_a_bad_file_in_training_is_a_sentence_with_a_way_out_and_no_resume_is_of
         "dataset=imagefolder",
         f"dataset.root={images}",
         f"dataset.prepared={images.parent / 'kept'}",
-        *("dataset.resize=8", "dataset.crop=8", "dataset.std=[0.2,0.2,0.2]", "dataset.holdout=0.2"),
+        *("dataset.std=[0.2,0.2,0.2]", "dataset.resize=8", "dataset.crop=8", "dataset.holdout=0.2"),
         "dataset.check=decode",
     ]
     with pytest.raises(ConfigError, match=r"1 of 24 files are bad(.|\n)*cats/5\.png"):

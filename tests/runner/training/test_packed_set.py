@@ -84,31 +84,26 @@ def test_no_file_is_told_with_the_command_that_makes_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dataset", "keys", "difference", "new_file"),
+    ("dataset", "keys", "difference", "replaced"),
     [
-        (OtherBlobs(), {}, "holds blobs, and the data set is other", "other with 0"),
-        (Blobs(samples=80), {}, "holds 96 samples, and the training split has 80", None),
-        (Blobs(), {"shuffle_seed": 1}, "its order is that of shuffle_seed 0, asked for is 1", "blobs with 1"),
-        (
-            Blobs(),
-            {"shuffle_seed": None},
-            "its order is that of shuffle_seed 0, asked for is None",
-            "blobs with None",
-        ),
+        (OtherBlobs(), {}, "its name is blobs, and must be other", False),
+        (Blobs(samples=80), {}, "its number of samples is 96, and must be 80", True),
+        (Blobs(), {"shuffle_seed": 1}, "its shuffle_seed is 0, and must be 1", False),
+        (Blobs(), {"shuffle_seed": None}, "its shuffle_seed is 0, and must be None", False),
     ],
     ids=["set", "size", "order", "unshuffled"],
 )
 def test_the_file_of_another_set_or_order_is_refused_and_not_written_over(
-    reader: NodeBatch, dataset: Blobs, keys: dict[str, Any], difference: str, new_file: str | None
+    reader: NodeBatch, dataset: Blobs, keys: dict[str, Any], difference: str, replaced: bool
 ) -> None:
     other, path = replace(reader, **keys), re.escape(reader.path)
     with pytest.raises(ConfigError, match=rf"^{path}: {difference}; make the file again: daso"):
         open_set(dataset, other, dataset.load())
-    if new_file is None:  # a new file of the same set and order replaces it
+    if replaced:  # a new file of the same set and order replaces it
         return
     before = Path(reader.path).read_bytes()
-    held = "holds the packed file of blobs with shuffle_seed 0, and this one would be of"
-    with pytest.raises(ConfigError, match=rf"^{path}: {held} {new_file}; delete it or take another reader"):
+    held = "is the packed file of blobs, shuffle_seed 0"
+    with pytest.raises(ConfigError, match=rf"^{path}: {held}; delete it or take another reader"):
         write_set(dataset, other, dataset.load(), silent)
     assert Path(reader.path).read_bytes() == before
 
@@ -116,7 +111,7 @@ def test_the_file_of_another_set_or_order_is_refused_and_not_written_over(
 def test_the_file_of_samples_that_have_changed_is_refused_and_written_anew(reader: NodeBatch) -> None:
     data = Blobs().load()
     data.train.images[17] += 1  # pyright: ignore[reportAttributeAccessIssue] (a Split)
-    with pytest.raises(ConfigError, match=rf"holds other samples than the data set has now; .*{AGAIN}"):
+    with pytest.raises(ConfigError, match=rf"its digest of the samples is .*{AGAIN}"):
         open_set(Blobs(), reader, data)
     assert write_set(Blobs(), reader, data, silent)
     open_set(Blobs(), reader, data).packed.close()
@@ -190,7 +185,7 @@ def test_prepare_packs_once_beside_what_is_known_of_the_files(
 ) -> None:
     assert run(["prepare", *FOLDER, "reader=node_batch"]) == 0
     shown = capsys.readouterr().out
-    assert "packed: 20 training samples (image file, 0.0 MB, shuffled by seed 0) in" in shown
+    assert "packed: 20 training samples (image file, 0.0 MB, shuffle_seed 0) in" in shown
     (file,) = (images / ".daso-bench").glob("*.packed")
     assert file.name.endswith("-shuffled0.packed")
     assert run(["prepare", *FOLDER, "reader=chunked_shuffle", "dataset.augment=flip"]) == 0
@@ -225,7 +220,7 @@ def test_a_dry_run_refuses_a_file_that_is_not_there_or_of_another_order(
     assert "would run" in " ".join(capsys.readouterr().out.split())
     assert run([*words, "reader.shuffle_seed=3"]) == 2
     shown = " ".join(capsys.readouterr().out.split())
-    assert "its order is that of shuffle_seed 0, asked for is 3; make the file again: " in shown
+    assert "its shuffle_seed is 0, and must be 3; make the file again: " in shown
     assert run([*words[:-2], "reader=chunked_shuffle", "reader.path=packed", "cluster.nodes=2"]) == 2
     assert "2 nodes need 8" in " ".join(capsys.readouterr().out.split())
 
@@ -239,7 +234,7 @@ def test_a_run_records_which_file_it_has_and_takes_none_of_other_samples(images:
     packed = read_json(directory.path / "data.json")["packed"]
     assert (packed["records"], packed["encoding"], packed["shuffle_seed"]) == (20, "image file", 0)
     put(images / "cats" / "3.png", plain(7))
-    again = "holds other samples than the data set has now; make the file again: daso-bench prepare"
+    again = r"its digest of the samples is \w+, and must be \w+; make the file again: daso-bench prepare"
     with pytest.raises(ConfigError, match=again):
         Preparation(make_console()).check(request.config)
 
