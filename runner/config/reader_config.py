@@ -1,6 +1,5 @@
 """The keys of `reader=NAME`: which reader a run has, and in which order it gives samples."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -27,13 +26,14 @@ class NoReader:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackedReader(ABC):
+class PackedReader:
     """Reads training samples from a packed file; `reader.NAME` keys.
 
     path: of the file; empty: in the folder of the data set. shuffle_seed: of the order in which the file has
     the samples; None: the data set's own. prefetch_batches: read ahead of the one in use. cold: the file's
     pages are dropped from the system's cache before training begins; warm: the file is read once before that.
 
+    Order and reader are the functions of `record_order` and `readers` with its name.
     `by_node`: one reader per node, which feeds all its ranks; else one per rank. `random_access`: whether the
     system is told not to read ahead by itself.
     """
@@ -55,15 +55,15 @@ class PackedReader(ABC):
         if self.cold and self.warm:
             raise ConfigError("reader.cold=true, reader.warm=true: the cache is one or the other; take one")
 
-    @abstractmethod
     def order(self, packed: Packed, seed: int) -> RecordOrder:
         """The order in which records are given out. seed: of the run's order of the data."""
+        return getattr(record_order, self.name)
 
-    @abstractmethod
     def reader(self, seed: int) -> ReaderOf:
         """What reads in that order."""
+        return getattr(readers, self.name)
 
-    def check(self, packed: Packed, nodes: int) -> None:  # noqa: B027 (most take every file)
+    def check(self, packed: Packed, nodes: int) -> None:
         """Refuse a file with which the order is not what the reader promises. Raises ConfigError."""
 
     def file_of(self, dataset: Dataset) -> Path:
@@ -99,12 +99,6 @@ class Strided(PackedReader):
     by_node: ClassVar[bool] = False
     random_access: ClassVar[bool] = True  # of single records what lies behind them is not wanted
 
-    def order(self, packed: Packed, seed: int) -> RecordOrder:
-        return record_order.strided
-
-    def reader(self, seed: int) -> ReaderOf:
-        return readers.strided
-
 
 @dataclass(frozen=True, kw_only=True)
 class Block(PackedReader):
@@ -116,12 +110,6 @@ class Block(PackedReader):
     name: ClassVar[str] = "block"
     by_node: ClassVar[bool] = False
 
-    def order(self, packed: Packed, seed: int) -> RecordOrder:
-        return record_order.block
-
-    def reader(self, seed: int) -> ReaderOf:
-        return readers.block
-
 
 @dataclass(frozen=True, kw_only=True)
 class NodeBatch(PackedReader):
@@ -132,12 +120,6 @@ class NodeBatch(PackedReader):
 
     name: ClassVar[str] = "node_batch"
     by_node: ClassVar[bool] = True
-
-    def order(self, packed: Packed, seed: int) -> RecordOrder:
-        return record_order.node_batch
-
-    def reader(self, seed: int) -> ReaderOf:
-        return readers.node_batch
 
 
 @dataclass(frozen=True, kw_only=True)

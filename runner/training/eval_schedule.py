@@ -67,7 +67,6 @@ class EvalSchedule:
     stops_from_copies: bool = False
     copies: list[Copy] = field(default_factory=list)
     slots: int = 0
-    copies_taken: int = 0
     copies_dropped: int = 0
     evaluated_samples: int = 0
     saved_samples: int = 0
@@ -90,7 +89,6 @@ class EvalSchedule:
     def add(self, copy: Copy) -> None:
         """Add a copy, or its stamp alone where there was no room."""
         self.copies.append(copy)
-        self.copies_taken += 1
         self.copies_dropped += copy.part is None
 
     def copy_times(self) -> Tensor:
@@ -111,11 +109,11 @@ class EvalSchedule:
             "evaluated_samples": self.evaluated_samples,
             "step_is_open": self.step_is_open,
             "saves_that_waited": self.saves_that_waited,
-            "copies": [self.copies_taken, self.copies_dropped],
+            "copies_dropped": self.copies_dropped,
         }
 
     def load_state_dict(self, state: dict[str, Any], samples: int) -> None:
         """Restore `state_dict` at this number of global samples."""
         self.evaluated_samples, self.step_is_open = state["evaluated_samples"], state["step_is_open"]
         self.saves_that_waited, self.saved_samples = state["saves_that_waited"], samples
-        self.copies_taken, self.copies_dropped = state["copies"]
+        self.copies_dropped = state["copies_dropped"]
