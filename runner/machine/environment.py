@@ -19,6 +19,7 @@ from .cores import affinity, usable_cores
 
 ENVIRONMENT_SCHEMA_VERSION = 1
 RULES_VERSION = "3.0"  # of the measuring rules, docs/method.md
+RUNS_READ = ("--", ".", ":(top,exclude)results")  # of a checkout: the files that runs may read
 _PACKAGES = ("torch", "torchvision", "numpy", "scipy", "hydra-core", "omegaconf", "greenlet")
 _VARIABLES = (
     "OMP_NUM_THREADS",
@@ -120,14 +121,15 @@ def installed(package: str) -> str | None:
 def commit_of(source: Path) -> tuple[str | None, str | None]:
     """The commit of a checkout, and a hash of the changes to it; (None, None) if it is no git checkout.
 
-    The hash is None for a clean tree, else 16 hex digits over the diff and the untracked files.
+    The hash is None for a clean tree, else 16 hex digits over the diff and the untracked files. What lies
+    below results/ does not count, as no run reads it.
     """
     if not (source / ".git").exists():
         return None, None
     try:
         commit = _git(source, "rev-parse", "HEAD").decode().strip()
-        diff = _git(source, "diff", "HEAD", "--binary")
-        untracked = _git(source, "ls-files", "--others", "--exclude-standard", "-z").split(b"\0")
+        diff = _git(source, "diff", "HEAD", "--binary", *RUNS_READ)
+        untracked = _git(source, "ls-files", "--others", "--exclude-standard", "-z", *RUNS_READ).split(b"\0")
     except (OSError, subprocess.SubprocessError):  # no git, or no commit yet
         return None, None
     names = sorted(name for name in untracked if name)

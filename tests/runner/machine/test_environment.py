@@ -60,6 +60,8 @@ def test_a_checkout_gives_its_commit_and_a_hash_of_its_changes(tmp_path: Path) -
     git(tmp_path, "commit", "-qm", "one")
     head = git(tmp_path, "rev-parse", "HEAD")
     (tmp_path / "ignored").write_text("x")
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "table.csv").write_text("no run reads it\n")
     assert commit_of(tmp_path) == (head, None)
     seen: list[str | None] = []
     for name, text in [("a.py", "2\n"), ("a.py", "3\n"), ("b.py", "1\n"), ("b.py", "2\n")]:
