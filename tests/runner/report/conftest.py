@@ -38,7 +38,7 @@ def _config(strategy: str, seed: int, target: float | None, arm: str, **more: An
         | more.get("settings", {}),
         "model": {"_target_": "daso_bench.models.small.SmallCNN", "channels": [8, 16, 32], "norm": "none"},
         "dataset": {"_target_": "daso_bench.datasets.digits.Digits"},
-        "reader": {"_target_": "daso_bench.runner.config.reader_config.NoReader"},
+        "reader": {"_target_": f"daso_bench.runner.config.reader_config.{more.get('reader', 'NoReader')}"},
         "optimizer": {"_target_": "daso_bench.runner.config.optimizers.SGD", "lr": 0.1, "momentum": 0.9},
         "schedule": {
             "_target_": "daso_bench.runner.config.schedules.Cosine",

@@ -67,6 +67,18 @@ def test_a_file_from_outside_of_the_report_is_stored_and_compared_by_its_text(
     assert reference.compare(study, folder, made) == ["../tune/settings.yaml: differs"]
 
 
+def test_nothing_is_stored_where_a_table_was_not_made(
+    made: Path, folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reference, "REFERENCE", folder.parent)
+    monkeypatch.setattr(reference, "_commit", lambda: "abcdef0123")
+    before = (folder / reference.FILE).read_text()
+    for where, code in ((tmp_path_factory.mktemp("empty"), 1), (made, 0)):
+        monkeypatch.setattr(reference, "make", lambda study, scratch, new=where: new)
+        assert reference.main([folder.name, "write"]) == code
+        assert ((folder / reference.FILE).read_text() == before) is (code == 1)
+
+
 def test_numbers_of_the_readme_are_those_of_the_tables(made: Path, folder: Path) -> None:
     reference.store(reference.read(folder), folder, made, commit="abcdef0123", seconds=61.4)
     text = (folder / reference.README).read_text()

@@ -198,6 +198,18 @@ def test_runs_of_clocks_alone_have_equal_weights_under_all_seeds(make_run: Make,
     assert [run.distrusted for run in examined(load_runs(tmp_path, "test"))] == [(), ()]
 
 
+def test_readers_of_a_packed_file_may_keep_to_its_order_under_all_seeds(
+    make_run: Make, tmp_path: Path
+) -> None:
+    for seed in (0, 1):
+        path = make_run(tmp_path, "hsgd", seed, reader="Strided")
+        change(
+            path / "metrics.jsonl", lambda row: row.update(digests={"first_batches": "abc"}), kind="summary"
+        )
+        agree(path)
+    assert [run.distrusted for run in examined(load_runs(tmp_path, "test"))] == [(), ()]
+
+
 def test_nothing_learnt_is_no_copy(make_run: Make, tmp_path: Path) -> None:
     """A loss that never changes can be equal under all seeds."""
     for seed in (0, 1):
