@@ -105,13 +105,6 @@ def batch(rank: int, step: int, ranks: int, size: int = 6) -> Batch:
     return Batch(inputs, (inputs.mean((1, 2, 3)) > 0).long(), (size,) * ranks)
 
 
-def uneven(rank: int, ranks: int, step: int, dtype: torch.dtype = torch.float32) -> Batch:
-    """A rank's 5, 6 or 7 samples of a step."""
-    sizes = tuple(5 + (place + step) % 3 for place in range(ranks))
-    whole = batch(rank, step, ranks, 7)
-    return Batch(whole.inputs[: sizes[rank]].to(dtype), whole.targets[: sizes[rank]], sizes)
-
-
 @on_nodes([2])
 def hook(comm: TorchCommunicator) -> dict[str, Any]:
     """Our one hook against PyTorch's built-in averaging, bit for bit on 2 ranks."""
@@ -132,38 +125,6 @@ def hook(comm: TorchCommunicator) -> dict[str, Any]:
         for mine, theirs in zip(ours.model.parameters(), plain.parameters(), strict=True):
             assert torch.equal(mine, theirs), step
     return {"verbs": dict(comm.traffic.verbs)}
-
-
-@on_nodes([2])
-def weights(comm: TorchCommunicator) -> None:
-    """y = w·x, w = 1, loss = mean y; rank 0 has x = 1, 2, 3, rank 1 has x = 10: the gradient is 4, not 6."""
-    rank = comm.rank
-
-    class Scale(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.w = nn.Parameter(torch.ones(1))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.w * x
-
-    class Mean(nn.Module):
-        def forward(self, y: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-            return y.mean()
-
-    replica = TorchReplica(Scale(), Mean(), comm)
-    replica.average_gradients_over(WORLD)
-    x = torch.tensor([[1.0], [2.0], [3.0]]) if rank == 0 else torch.tensor([[10.0]])
-    replica.compute_gradients(Batch(x, torch.zeros(len(x)), (3, 1)))
-    assert replica.gradients().tolist() == [4.0]
-    assert not replica.stop_requested
-    replica.requests_stop = rank == 1
-    replica.compute_gradients(Batch(x, torch.zeros(len(x)), (3, 1)))
-    assert replica.stop_requested, "one rank's stop request is heard by all in the same step"
-    replica.requests_stop = False
-    bad = x * float("nan") if rank == 0 else x
-    replica.compute_gradients(Batch(bad, torch.zeros(len(x)), (3, 1)))
-    assert replica.stop_requested, "so is a loss that is not finite"
 
 
 @on_nodes([3])

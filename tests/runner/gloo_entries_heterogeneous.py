@@ -103,6 +103,10 @@ def weights(comm: TorchCommunicator) -> None:
     assert replica.stop_requested, "the stop request of a rank without samples is heard by all"
     for now, then in zip(replica.model.buffers(), before, strict=True):
         assert torch.equal(now, then) == (rank == 2)
+    replica.requests_stop = False
+    inputs, targets = pieces_of((9, 7, 0))[rank]
+    replica.compute_gradients(Batch(inputs * float("nan") if rank == 0 else inputs, targets, (9, 7, 0)))
+    assert replica.stop_requested, "and so is a loss that is not finite"
     assert all(module.training for module in replica.model.modules())
 
 

@@ -8,24 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from gloo_entries import meet, net, on_nodes, uneven
-from torch import Tensor, nn
+from gloo_entries import meet, on_nodes
+from torch import Tensor
 
-from daso_bench.runner.communication.link_costs import AlphaBeta
-from daso_bench.runner.communication.modelled_network import ModelledCommunicator
 from daso_bench.runner.communication.torch_communicator import TorchCommunicator
 from daso_bench.runner.launch.rank_process import Link, RankTask
 from daso_bench.runner.machine import shared_memory
-from daso_bench.runner.training.context import undone_step
-from daso_bench.runner.training.torch_replica import TorchReplica
 from daso_bench.strategies.errors import MachineError
-from daso_bench.strategies.hsgd import HSGD, HSGDConfig
-from daso_bench.strategies.progress import Progress
-from daso_bench.strategies.replica import Batch
 from daso_bench.strategies.topology import NODE, WORLD, peers
-
-STEPS = 6
-
 
 @on_nodes([2, 2])
 def memory(comm: TorchCommunicator) -> None:
@@ -129,43 +119,6 @@ def late(comm: TorchCommunicator) -> None:
             comm.barrier(NODE, in_memory=True)
         assert 0.3 <= time.monotonic() - began < 5
         assert calls.seen == ["barrier on shared/node"]
-    comm.barrier(WORLD)
-
-
-def piece(comm: TorchCommunicator, step: int) -> Batch:
-    return uneven(comm.rank, comm.topology.ranks, step, torch.float64)
-
-
-@on_nodes([2, 2])
-def levels(comm: TorchCommunicator) -> None:
-    """Who waits for a leader's sum over nodes stands still for that, and not for the links of its node."""
-    latency = AlphaBeta(inter_latency_s=0.05)  # a sum over two nodes takes two of them
-    comm = ModelledCommunicator(comm, latency)
-    replica = TorchReplica(net(torch.float64), nn.CrossEntropyLoss(), comm)
-    strategy, progress = HSGD(HSGDConfig()), Progress(1, STEPS)
-    strategy.setup(replica, comm, progress)
-    stepped = replica.stepped or [torch.zeros(0)]
-    replica.optimizer = torch.optim.SGD(stepped, lr=0.1, momentum=0.9, fused=True)
-    undone_step(replica, piece(comm, 77), comm)
-    comm.barrier(WORLD)
-    comm.traffic.clear()
-    for step in range(STEPS):
-        current = piece(comm, step)
-        progress.step, progress.samples_of_rank = step, current.samples_of_rank
-        replica.compute_gradients(current)
-        strategy.before_step(progress)
-        replica.optimizer.step()
-        strategy.after_step(progress)
-    traffic, level2 = comm.traffic, STEPS * 100_000_000
-    assert traffic.blocked_on["inter"] > 0.9 * level2, traffic.blocked_on
-    assert traffic.blocked_on["intra"] < 0.5 * level2, traffic.blocked_on
-    assert traffic.blocked_on.total() == traffic.blocked_ns
-    strategy_ns = strategy.total_ns
-    assert traffic.blocked_on["intra"] >= 0.9 * strategy_ns["level1"], "what a rank adds up itself"
-    # What was transfer goes back to the node's own link: of a barrier in memory next to nothing.
-    traffic.split_waiting(comm.gather_values([*traffic.launches.items()]))
-    assert traffic.blocked_on["inter"] > 0.9 * level2, traffic.blocked_on
-    assert traffic.blocked_on.total() == traffic.blocked_ns
     comm.barrier(WORLD)
 
 

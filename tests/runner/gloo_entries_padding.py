@@ -1,10 +1,6 @@
 """What the ranks of the tests of pads do; imported by the ranks themselves."""
 
-import time
 from collections.abc import Callable
-from itertools import pairwise
-from queue import SimpleQueue
-from threading import Thread
 from typing import Any
 
 import torch
@@ -17,7 +13,6 @@ from daso_bench.runner.training.device_model import Device
 from daso_bench.runner.training.slow_device import Padding
 
 MS = 1_000_000
-STEP_NS = 200 * MS
 LAYERS, WIDTH = 8, 256  # a layer has 256 KiB, and so has a bucket
 
 Launch = Callable[[GradBucket], "torch.futures.Future[Tensor]"]
@@ -102,57 +97,3 @@ def order(comm: TorchCommunicator) -> dict[str, Any]:
     return {"launched": launched}
 
 
-class OneByOne:
-    """Sums of a known time on a link of its own: one bucket after the other."""
-
-    def __init__(self) -> None:
-        self.sum_s = 0.0
-        self._buckets: SimpleQueue[tuple[torch.futures.Future[Tensor], Tensor]] = SimpleQueue()
-        Thread(target=self._work, daemon=True).start()
-
-    def launch(self, bucket: GradBucket) -> "torch.futures.Future[Tensor]":
-        done: torch.futures.Future[Tensor] = torch.futures.Future()
-        self._buckets.put((done, bucket.buffer()))
-        return done
-
-    def _work(self) -> None:
-        while True:
-            done, buffer = self._buckets.get()
-            time.sleep(self.sum_s)
-            done.set_result(buffer)
-
-
-@on_nodes([1, 1])
-def places(comm: TorchCommunicator) -> dict[str, Any]:
-    """What steps of 200 ms take beyond them."""
-    x = torch.randn(64, WIDTH)
-    model, sums = net(), OneByOne()
-    padding = Padding(model, Device(0, lambda *_: STEP_NS))
-
-    def launch(bucket: GradBucket) -> "torch.futures.Future[Tensor]":
-        with padding.excluded():
-            return sums.launch(bucket)
-
-    ddp = wrapped(model, comm, launch)
-    padding.measure(lambda: passes(model, padding, x), 20)
-
-    def spread() -> None:
-        padding.begin(1)
-        passes(ddp, padding, x)
-        padding.end()
-
-    def exposed(step: Callable[[], None], sum_ms: int, steps: int) -> list[float]:
-        """Shares of the step, of each of `steps` steps."""
-        sums.sum_s = sum_ms / 1e3
-        began = [time.monotonic_ns()]
-        for _ in range(steps):
-            step()
-            began.append(time.monotonic_ns())
-        return [(b - a - STEP_NS) / STEP_NS for a, b in pairwise(began)]
-
-    for _ in range(3):  # DDP lays its buckets out anew after the first
-        ddp(x).sum().backward()
-    return {
-        "exposed": {str(sum_ms): exposed(spread, sum_ms, 7) for sum_ms in (8, 20)},
-        "ready": tuple(share for _, share in padding.backward),
-    }

@@ -1,4 +1,4 @@
-"""What ranks do in the tests of the launcher; imported by the ranks, without torch unless a name says so."""
+"""What ranks do in the tests of the launcher; imported by the ranks, without torch."""
 
 import json
 import os
@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from daso_bench.runner.launch.rank_process import Link, RankTask
+from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.strategies.errors import ConfigError, MachineError
+
+
+def make(root: Path, run_id: str = "run", **plan: Any) -> RunDirectory:
+    """A run directory in which ranks find `plan`."""
+    tree = {"study": {"name": "study"}, "run": {"id": run_id}, "launcher": {}}
+    directory = RunDirectory.create(tree, root)
+    (directory.path / "plan.json").write_text(json.dumps(plan))
+    return directory
 
 
 def plan(run_dir: Path) -> dict[str, Any]:
@@ -32,7 +41,7 @@ def works(task: RankTask, link: Link) -> None:
         link.progress(step=step, steps=steps, epoch=0, epochs=1, samples=8 * step)
         time.sleep(0.1)
     seen = {"rank": rank, "ranks": task.ranks, "port": task.port, "threads": task.threads}
-    seen["listens"] = task.listener is not None
+    seen |= {"listens": task.listener is not None, "variable": os.environ.get("OMP_NUM_THREADS")}
     (task.run_dir / f"seen_{rank}.json").write_text(json.dumps(seen))
     link.finish(
         "finished", {"reached": True, "labels": ["text"], "loss": float("nan")} if rank == 0 else None
@@ -98,32 +107,3 @@ def floods(task: RankTask, link: Link) -> None:
     link.finish("finished", None)
 
 
-def adds_with_torch(task: RankTask, link: Link) -> None:
-    """A gloo sum over the rendezvous that the supervisor opened."""
-    preloaded = "torch" in sys.modules
-    import torch
-    import torch.distributed as dist
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(task.threads)
-    rank, descriptor = task.rank, task.listener_fd()
-    store = dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage] (torch documents it there)
-        "127.0.0.1",
-        task.port,
-        task.ranks,
-        is_master=rank == 0,
-        master_listen_fd=descriptor,
-        wait_for_workers=False,
-    )
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=task.ranks)
-    total = torch.tensor([float(rank + 1)])
-    dist.all_reduce(total)
-    dist.destroy_process_group()
-    summary = {
-        "preloaded": preloaded,
-        "sum": total.item(),
-        "threads_before": before,
-        "threads": torch.get_num_threads(),
-        "variable": os.environ["OMP_NUM_THREADS"],
-    }
-    link.finish("finished", summary if rank == 0 else None)

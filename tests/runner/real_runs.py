@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from runs import config
+from runs import config, judged
 
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.launch import local
 from daso_bench.runner.launch.local import venue_of
-from daso_bench.runner.records.json_lines import read_records, surviving
+from daso_bench.runner.records.json_lines import read_records
 from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 from daso_bench.runner.training import checkpoint
 
@@ -62,9 +62,7 @@ def same_model(run: RunDirectory, other: RunDirectory) -> bool:
 
 def history(directory: RunDirectory) -> list[tuple[Any, ...]]:
     """All evaluations of a run, without their times."""
-    keys = ("step", "epoch", "samples", "accuracy", "correct", "loss", "train_loss", "learning_rate")
-    rows = surviving(read_records(directory.metrics).rows)
-    return [tuple(row[key] for key in keys) for row in rows if row["kind"] == "evaluation"]
+    return judged(read_records(directory.metrics).rows)
 
 
 def alive(pid: int) -> bool:

@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -26,7 +26,8 @@ from daso_bench.runner.config.parts import RunInfo, StudyInfo, TrainConfig
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.config.schedules import Constant
 from daso_bench.runner.config.typed import locate_target
-from daso_bench.runner.simulation.simulated_world import SimulatedRun
+from daso_bench.runner.records.json_lines import surviving
+from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
 from daso_bench.runner.training.trainer import Trainer
 
 NAMES = sorted(path.stem for path in (CONF / "strategy").glob("*.yaml"))
@@ -196,9 +197,20 @@ def config(
     )
 
 
+def simulated(cfg: RunConfig, **more: Any) -> SimulatedRun:
+    """The run in virtual time; `more`: as of `simulate`."""
+    return simulate(cfg, cfg.dataset.load(), **more)
+
+
 def evaluations(done: SimulatedRun) -> list[dict[str, Any]]:
     """The rows of a run's evaluations."""
     return [row for row in done.metrics.rows if row["kind"] == "evaluation"]
+
+
+def judged(rows: list[dict[str, Any]], kinds: Sequence[str] = ("evaluation",)) -> list[tuple[Any, ...]]:
+    """The rows of these kinds of a run's last attempts, without their times."""
+    keys = ("step", "epoch", "samples", "accuracy", "correct", "loss", "train_loss", "learning_rate")
+    return [tuple(row.get(key) for key in keys) for row in surviving(rows) if row["kind"] in kinds]
 
 
 class Dies(Exception):

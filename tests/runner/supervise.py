@@ -4,16 +4,16 @@ import json
 import sys
 from pathlib import Path
 
+from process_entries import make
+
 from daso_bench.runner.launch.local import launch
-from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.strategies.errors import ConfigError, MachineError
 
 
 def main() -> int:
     root, run_id, entry, ranks, settings = sys.argv[1:]
     try:
-        directory = RunDirectory.create({"study": {"name": "study"}, "run": {"id": run_id}}, Path(root))
-        (directory.path / "plan.json").write_text(json.dumps({"steps": 30}))
+        directory = make(Path(root), run_id, steps=30)
         outcome = launch(
             directory,
             ranks=int(ranks),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from fake_gpu import FakeGPU, FakeWork
-from runs import config
+from runs import config, simulated
 from torch import Tensor, nn
 
 from daso_bench.runner.communication.cuda_timing import (
@@ -18,7 +18,6 @@ from daso_bench.runner.communication.cuda_timing import (
     one_step_late,
 )
 from daso_bench.runner.communication.traffic import Traffic
-from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.runner.training.clock import TrainInterval, by_device
 from daso_bench.runner.training.torch_replica import TorchReplica
 from daso_bench.runner.training.trainer import Trainer
@@ -199,7 +198,7 @@ def test_where_flags_are_delayed_ranks_agree_before_the_end_an_evaluation_and_a_
                 self.context.state.losses.of_run.fill_(float("nan"))
 
     cfg = config(epochs=epochs, **every)
-    done = simulate(cfg, cfg.dataset.load(), loop=Delayed, checkpoints=tmp_path)
+    done = simulated(cfg, loop=Delayed, checkpoints=tmp_path)
     assert {result.status for result in done.results} == {"diverged"}
     assert f"step {step + 1}" in (done.results[0].reason or "")
     if step == 2:

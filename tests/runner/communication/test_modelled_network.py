@@ -265,11 +265,7 @@ def test_ranks_that_come_at_once_leave_no_gap_and_no_overlap():
 
 
 @pytest.mark.parametrize(
-    ("name", "ranks"),
-    [
-        *(("values", 4), ("asynchronous", 4), ("same_gradients", 4), ("step_time", 2)),
-        ("pipelined", 4),
-    ],
+    ("name", "ranks"), [("values", 4), ("asynchronous", 4), ("same_gradients", 4), ("step_time", 2)]
 )
 def test_real_ranks_find_what_they_should(tmp_path: Path, name: str, ranks: int):
     _, outcome = launch(config(ranks=[ranks], results=tmp_path), entry=f"gloo_entries_network:{name}")

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 from gloo_entries_gpu import BEHIND_S
 from real_runs import assert_close, final_model, finished, launch
-from runs import config
+from runs import PERIODS, config, simulated
 
-from daso_bench.runner.simulation.simulated_world import simulate
 
 
 def test_a_backward_pass_that_a_gpu_is_still_at_is_computing_and_no_communication(tmp_path: Path):
@@ -37,7 +36,7 @@ def test_a_hang_of_gpus_names_the_operation_that_the_others_are_at(tmp_path: Pat
     ("strategy", "keys", "unknown"),
     [
         ("ddp", {}, 0),
-        ("daso", {"warmup_epochs": 1, "cooldown_epochs": 1}, 3),
+        ("daso", PERIODS["daso"], 3),
         ("hsgd", {"level1": "collective"}, 1),
         ("lasgd", {}, 1),
     ],
@@ -54,5 +53,5 @@ def test_ranks_that_are_told_late_train_the_same_and_do_not_say_how_long_they_we
     assert times == [None] * unknown
     if strategy != "lasgd":  # what it trains depends on how long its ranks take
         assert summary["steps"] == 18
-        theirs = simulate(cfg, cfg.dataset.load()).contexts[0].replica.model.state_dict()
+        theirs = simulated(cfg).contexts[0].replica.model.state_dict()
         assert_close(final_model(directory), theirs, 1e-5)

@@ -69,7 +69,6 @@ from typing import ClassVar
 
 from daso_bench.runner.config.launchers import LocalConfig
 from daso_bench.runner.launch.local import LocalLauncher
-from daso_bench.runner.records.display import say
 from daso_bench.strategies.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +76,6 @@ class QueueConfig(LocalConfig):
     run_by: ClassVar[str] = "launcher_from_outside.QueueLauncher"
     name: str = "queue_of_mine"
     most_ranks: int = 4
-    later: bool = False
 
 class QueueLauncher(LocalLauncher):
     def refuse(self, config):
@@ -87,14 +85,6 @@ class QueueLauncher(LocalLauncher):
 
     def describe(self, config):
         return [f"{self.processes(config)} of mine"]
-
-    def hands_over(self, config):
-        return config.launcher.later
-
-    def hand_over(self, runs, console):
-        for run, _ in runs:
-            say(console, f"later: {run.run_id}")
-        return 0
 """
 
 
@@ -105,7 +95,7 @@ def outside(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (conf / "launcher").mkdir(parents=True)
     keys = yaml.safe_load((PACKAGE / "conf" / "launcher" / "local.yaml").read_text())
     own = {"_target_": "launcher_from_outside.QueueConfig", "name": "queue_of_mine", "most_ranks": 4}
-    text = "# A queue of mine\n" + yaml.safe_dump({**keys, **own, "later": False, "threads_per_rank": 1})
+    text = "# A queue of mine\n" + yaml.safe_dump({**keys, **own, "threads_per_rank": 1})
     (conf / "launcher" / "queue_of_mine.yaml").write_text(text)
     (here / "launcher_from_outside.py").write_text(PLUG_IN)
     monkeypatch.syspath_prepend(here)
@@ -130,22 +120,6 @@ def test_a_launcher_from_outside_the_tree_is_listed_described_refuses_and_runs(
     assert load(file).launcher.name == "queue_of_mine"
     environment = json.loads((file.parent / "environment.json").read_text())
     assert (environment["world"], len(environment["ranks"])) == ("queue_of_mine", 2)
-
-    capsys.readouterr()
-    assert run([*words, "launcher.later=true", "seed=1"]) == 0
-    assert "later: " in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("target", "message"),
-    [
-        ("daso_bench.strategies.ddp.DDP", "must be a subclass of daso_bench.runner.config.launchers"),
-        ("launcher_from_outside.None_such", "cannot be imported"),
-    ],
-)
-def test_a_target_that_is_no_launcher_is_refused(outside: Path, target: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=rf"^launcher\._target_={target}: {message}"):
-        run(["--config-dir", str(outside), "launcher=queue_of_mine", f"launcher._target_={target}"])
 
 
 def test_runs_of_one_sweep_have_one_launcher() -> None:

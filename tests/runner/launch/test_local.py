@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from process_entries import make
 from real_runs import alive, members
 
 from daso_bench.runner.launch import local, supervisor
@@ -31,12 +32,6 @@ def _forkserver_is_loaded(tmp_path_factory: pytest.TempPathFactory) -> None:
     """A test's time limit is not for the import of torch."""
     directory = make(tmp_path_factory.mktemp("first"), steps=0)
     launch(directory, ranks=1, entry="process_entries:works", **SETTINGS)
-
-
-def make(root: Path, run_id: str = "run", **plan: Any) -> RunDirectory:
-    directory = RunDirectory.create({"study": {"name": "study"}, "run": {"id": run_id}}, root)
-    (directory.path / "plan.json").write_text(json.dumps(plan))
-    return directory
 
 
 def run(directory: RunDirectory, entry: str, ranks: int = 2, **settings: Any) -> tuple[Outcome, Events]:
@@ -192,32 +187,12 @@ def test_one_forkserver_serves_a_sweep_and_the_script_is_not_run_again(tmp_path:
     assert local.SUPERVISOR_VARIABLE not in os.environ
 
 
-def test_torch_is_preloaded_and_ranks_meet_at_the_open_port(tmp_path: Path) -> None:
-    directory = make(tmp_path)
-    code = f"""
-import sys
-sys.path.insert(0, {str(HERE)!r})
-from pathlib import Path
-from daso_bench.runner.launch.local import launch, warm
-from daso_bench.runner.records.run_directory import RunDirectory
-warm(("torch",))
-directory = RunDirectory.open(Path({str(directory.path)!r}))
-outcome = launch(directory, ranks=2, threads=1, port=None, stall_s=60, preload=("torch",),
-                 entry="process_entries:adds_with_torch")
-assert "torch" not in sys.modules
-sys.exit(outcome.exit_code)
-"""
-    environment = os.environ | {"OMP_NUM_THREADS": "2"}  # the user's own must not reach the ranks
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment, timeout=60)
-    threads = {"threads_before": 1, "threads": 1, "variable": "1"}
-    assert directory.status()["summary"] == {"preloaded": True, "sum": 3.0, **threads}
-
-
 class Supervised:
     """A supervisor in a session of its own, as a terminal would start it."""
 
     def __init__(self, root: Path, run_id: str, entry: str, ranks: int = 2, **more: object) -> None:
         command = [sys.executable, str(HERE / "supervise.py"), str(root), run_id, f"process_entries:{entry}"]
+        path = f"{HERE}:{os.environ.get('PYTHONPATH', '')}"
         self.process = subprocess.Popen(
             [*command, str(ranks), json.dumps(more)],
             stdout=subprocess.PIPE,
@@ -225,7 +200,8 @@ class Supervised:
             text=True,
             start_new_session=True,
             cwd=root,
-            env=os.environ | {"PYTHONPATH": f"{HERE}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")},
+            # A number of threads of the user's own, which must not reach the ranks.
+            env=os.environ | {"PYTHONPATH": path.rstrip(":"), "OMP_NUM_THREADS": "2"},
         )
         self.directory = RunDirectory(root / "study" / run_id)
 
@@ -335,3 +311,4 @@ def test_runs_at_once_share_no_port_and_the_same_one_is_refused(
     (refusal,) = [errors for _, errors in outputs if errors]
     assert re.fullmatch(r"run three is being run by pid \d+ on .*\n", refusal)
     assert {run.directory.state() for run in runs} == {"finished"}
+    assert json.loads((runs[0].directory.path / "seen_0.json").read_text())["variable"] == "1"

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import runs
+from process_entries import make
 from real_runs import alive
 
 from daso_bench.runner.config.launchers import TorchrunConfig
@@ -74,13 +75,6 @@ class Tasks:
             except subprocess.TimeoutExpired:
                 task.kill()
                 task.wait()
-
-
-def make(root: Path, **plan: Any) -> RunDirectory:
-    tree = {"study": {"name": "study"}, "run": {"id": "run"}, "launcher": {}}
-    directory = RunDirectory.create(tree, root)
-    (directory.path / "plan.json").write_text(json.dumps(plan))
-    return directory
 
 
 def ranks_of(directory: RunDirectory, tasks: Tasks, shape: list[int], **settings: Any) -> RemoteRanks:

@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 from real_runs import entry, final_model, finished, history, launch, same_model
-from runs import Awkward, KilledOnce, config
+from runs import PERIODS, Awkward, Blobs, KilledOnce, SmallCNN, config, simulated
 
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.launch.rank import evaluate
 from daso_bench.runner.records.json_lines import read_json, read_records
-from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.runner.training.clock import PARTS
 
-CYCLING = {"warmup_epochs": 1, "cooldown_epochs": 1}
+CYCLING = PERIODS["daso"]
 
 
 @pytest.fixture(autouse=True)
@@ -31,20 +30,15 @@ def left_behind() -> set[str]:
 
 
 ENTRIES = {
-    "gloo_entries": [("weights", 2), ("undone", 3)],
-    "gloo_entries_ddp": [
-        *[("algorithms", 4), ("books", 4), ("overlap", 2), ("half", 2)],
-        *[("powersgd", 2), ("raises", 2)],
-    ],
-    "gloo_entries_hsgd": [
-        *[("memory", 4), ("refused", 1), ("barrier", 4), ("late", 4), ("levels", 4)],
-    ],
+    "gloo_entries": {"undone": 3},
+    "gloo_entries_ddp": {"algorithms": 4, "stamps": 4, "overlap": 2, "half": 2, "powersgd": 2, "raises": 2},
+    "gloo_entries_hsgd": {"memory": 4, "refused": 1, "barrier": 4, "late": 4},
 }
 
 
 @pytest.mark.parametrize(
     ("name", "ranks"),
-    [(f"{module}:{name}", ranks) for module, entries in ENTRIES.items() for name, ranks in entries],
+    [(f"{module}:{name}", ranks) for module, names in ENTRIES.items() for name, ranks in names.items()],
 )
 def test_ranks_find_what_they_should(tmp_path: Path, name: str, ranks: int):
     outcome = entry(name, ranks, tmp_path)
@@ -83,38 +77,50 @@ def test_a_rank_that_fails_ends_the_run_and_is_named(tmp_path: Path, name: str, 
 
 
 POWERSGD = {"algorithm": "hierarchical", "hook": "powersgd", "powersgd_start_steps": 3}
+PARTS: dict[str, Any] = {"accumulate": 3, "dataset": Blobs(samples=50)}
+CLIPPED: dict[str, Any] = {"model": Awkward(), "clip_norm": 0.5}
+CHANNELS_LAST: dict[str, Any] = {"model": SmallCNN(channels=[4, 6], norm="batch"), "channels_last": True}
 
 
 @pytest.mark.parametrize(
-    ("strategy", "keys", "ranks", "tolerance"),
+    ("strategy", "keys", "ranks", "tolerance", "train"),
     [
-        ("ddp", {}, [2, 2], 1e-12),
-        ("ddp", {"algorithm": "sliced", "overlap": False}, [2, 2], 1e-10),
-        ("ddp", POWERSGD, [2, 1], 1e-10),
-        ("daso", {**CYCLING, "sync_every": 2, "wait_batches": 2}, [2, 2], 1e-12),
-        ("daso", {**CYCLING, "blocking": "gradients"}, [2, 2], 1e-12),
-        ("hsgd", {}, [2, 1], 1e-12),
-        ("hsgd", {"level2_algorithm": "linear"}, [2, 2], 1e-12),
-        ("hsgd", {"partition": "tensor", "shared_weights": False}, [2, 2], 1e-12),
+        ("ddp", {}, [2, 2], 1e-12, {}),
+        ("ddp", {}, [2, 1], 1e-10, CHANNELS_LAST),
+        ("ddp", {}, [2, 1], 1e-10, PARTS),
+        ("ddp", {"overlap": False}, [2, 1], 1e-10, PARTS),
+        ("ddp", {"algorithm": "hierarchical"}, [2, 1], 1e-10, PARTS),
+        ("ddp", {"algorithm": "sliced", "overlap": False}, [2, 2], 1e-10, {}),
+        ("ddp", POWERSGD, [2, 1], 1e-10, {}),
+        ("daso", {**CYCLING, "sync_every": 2, "wait_batches": 2}, [2, 2], 1e-12, {}),
+        ("daso", {**CYCLING, "blocking": "gradients"}, [2, 2], 1e-12, {}),
+        ("hsgd", {}, [2, 1], 1e-12, CLIPPED),
+        ("hsgd", {}, [2, 1], 1e-10, {**PARTS, "clip_norm": 0.5}),
+        ("hsgd", {"level2_algorithm": "linear"}, [2, 2], 1e-12, CLIPPED),
+        ("hsgd", {"partition": "tensor", "shared_weights": False}, [2, 2], 1e-12, CLIPPED),
     ],
     ids=str,
 )
 def test_gloo_and_virtual_time_train_the_same_model_and_count_the_same(
-    tmp_path: Path, strategy: str, keys: dict[str, Any], ranks: list[int], tolerance: float
+    tmp_path: Path,
+    strategy: str,
+    keys: dict[str, Any],
+    ranks: list[int],
+    tolerance: float,
+    train: dict[str, Any],
 ):
     """One strategy source, two worlds. Statistics are averaged where a model is judged: the scores agree."""
-    hsgd: dict[str, Any] = {"model": Awkward(), "clip_norm": 0.5} if strategy == "hsgd" else {}
     cfg = config(
-        strategy, keys=keys, ranks=ranks, precision="fp64", results=tmp_path, global_batch_size=20, **hsgd
+        strategy, keys=keys, ranks=ranks, precision="fp64", results=tmp_path, global_batch_size=20, **train
     )
     directory, ours = finished(cfg)
-    simulated = simulate(cfg, cfg.dataset.load(), checkpoints=tmp_path / "virtual")
-    model, virtual = final_model(directory), simulated.results[0].summary
-    for name, value in simulated.contexts[0].replica.model.named_parameters():
+    done = simulated(cfg, checkpoints=tmp_path / "virtual")
+    model, virtual = final_model(directory), done.results[0].summary
+    for name, value in done.contexts[0].replica.model.named_parameters():
         assert not value.numel() or (value - model[name]).abs().max() <= tolerance, name
     scores = [
         [(row["correct"], pytest.approx(row["loss"])) for row in rows if row["kind"] == "evaluation"]
-        for rows in (read_records(directory.metrics).rows, simulated.metrics.rows)
+        for rows in (read_records(directory.metrics).rows, done.metrics.rows)
     ]
     assert scores[0] == scores[1]
     for counted in ("payload_bytes", "ring_bytes", "calls"):

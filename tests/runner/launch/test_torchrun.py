@@ -1,19 +1,19 @@
 """`launcher=torchrun`: the directory is made, the line is printed, torchrun's processes are a run's ranks."""
 
-import dataclasses
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from real_runs import finished, history
 from runs import Awkward, config
 
 from daso_bench.runner.cli import main
-from daso_bench.runner.config.launchers import TorchrunConfig
-from daso_bench.runner.launch import local, worker
-from daso_bench.runner.records.json_lines import read_json, read_records, surviving
+from daso_bench.runner.launch import worker
+from daso_bench.runner.records.json_lines import read_json
 from daso_bench.runner.records.run_directory import RunDirectory
 
 pytestmark = pytest.mark.timeout(240)
@@ -39,22 +39,14 @@ def one_of_two(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
     return ends
 
 
-def learnt(directory: RunDirectory) -> list[tuple[object, ...]]:
-    rows = surviving(read_records(directory.metrics).rows)
-    found = [row for row in rows if row["kind"] in ("evaluation", "epoch")]
-    return [
-        (row["kind"], row["step"], row["samples"], row.get("accuracy"), row["train_loss"]) for row in found
-    ]
-
-
 def test_torchrun_trains_what_the_local_launcher_trains(tmp_path: Path, one_of_two: Ends):
-    cfg = config("ddp", ranks=[1, 1], results=tmp_path, model=Awkward(), epochs=2)
-    own = RunDirectory.create(cfg.tree, tmp_path / "local")
-    assert local.launch(own, ranks=2, threads=1, port=None, stall_s=60).status == "finished"
+    run: dict[str, Any] = {"ranks": [1, 1], "model": Awkward(), "epochs": 2}
+    own, _ = finished(config(**run, results=tmp_path / "local"))
     # On a core each, where there are as many: torchrun binds nobody.
     pin = len(os.sched_getaffinity(0)) > 1
-    other = dataclasses.replace(cfg, launcher=TorchrunConfig(threads_per_rank=1, pin=pin))
-    directory = RunDirectory.create(other.tree, tmp_path / "torchrun")
+    launcher = {"name": "torchrun", "threads_per_rank": 1, "pin": pin}
+    cfg = config(**run, results=tmp_path / "torchrun", launcher=launcher)
+    directory = RunDirectory.create(cfg.tree, cfg.results_dir)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
         [*command, "-m", "daso_bench.runner.launch.worker", str(directory.path)],
@@ -66,7 +58,7 @@ def test_torchrun_trains_what_the_local_launcher_trains(tmp_path: Path, one_of_t
     )
     assert done.returncode == 0, done.stderr
     assert directory.status()["status"] == "finished"
-    assert learnt(directory) == learnt(own)
+    assert history(directory) == history(own)
     environment = read_json(directory.environment)
     assert environment["world"] == "torchrun"
     assert [row["rank"] for row in environment["ranks"]] == [0, 1]
@@ -80,9 +72,8 @@ def test_torchrun_trains_what_the_local_launcher_trains(tmp_path: Path, one_of_t
 
 
 def test_a_start_of_more_processes_than_ranks_fails_the_process_and_the_run(tmp_path: Path, one_of_two: Ends):
-    cfg = config("ddp", ranks=[1], results=tmp_path, epochs=2)
-    other = dataclasses.replace(cfg, launcher=TorchrunConfig(threads_per_rank=1))
-    directory = RunDirectory.create(other.tree, tmp_path)
+    cfg = config(ranks=[1], results=tmp_path, launcher={"name": "torchrun", "threads_per_rank": 1})
+    directory = RunDirectory.create(cfg.tree, tmp_path)
     code, said = one_of_two(directory, "0")
     assert code == 3
     assert "2 processes were started, the run asks for 1 ranks" in said

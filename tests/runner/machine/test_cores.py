@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 import torch
-from runs import config
+from runs import config, simulated
 
 from daso_bench.runner.communication.traffic import CountedCommunicator
 from daso_bench.runner.launch import local
@@ -26,7 +26,6 @@ from daso_bench.runner.machine.cores import (
 )
 from daso_bench.runner.records.json_lines import read_json
 from daso_bench.runner.records.run_directory import RunDirectory
-from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.runner.training.callbacks import RunQueueTime
 from daso_bench.strategies.errors import MachineError
 
@@ -253,4 +252,4 @@ def test_the_worst_rank_is_recorded(
 
 def test_virtual_ranks_record_no_share():
     cfg = config(ranks=[2])
-    assert "run_queue_share" not in simulate(cfg, cfg.dataset.load()).results[0].summary
+    assert "run_queue_share" not in simulated(cfg).results[0].summary

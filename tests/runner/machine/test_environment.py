@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from runs import config
+from runs import config, simulated
 
 from daso_bench.runner.machine import facts as machine_facts
 from daso_bench.runner.machine import facts as module
@@ -22,7 +22,6 @@ from daso_bench.runner.machine.cores import affinity
 from daso_bench.runner.machine.environment import commit_of, environment, rank_row
 from daso_bench.runner.machine.facts import ProcessFacts, process_facts
 from daso_bench.runner.machine.folders import folder_facts
-from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.runner.training.trainer import Trainer
 
 
@@ -114,12 +113,12 @@ def test_the_summary_has_each_ranks_peak_of_memory_where_some_are_on_gpus(monkey
     peaks = iter([(100, 200), (-1, -1), (300, 400)])
     monkeypatch.setattr(gpu_facts, "peak_memory", lambda device: next(peaks))
     cfg = config(ranks=[2, 1], epochs=1)
-    summary: dict[str, Any] = simulate(cfg, cfg.dataset.load(), loop=OnGPUs).results[0].summary
+    summary: dict[str, Any] = simulated(cfg, loop=OnGPUs).results[0].summary
     of_ranks = zip(
         *(summary["gpu_memory"][key] for key in ("allocated_bytes", "reserved_bytes")), strict=True
     )
     assert sorted(of_ranks, key=str) == [(100, 200), (300, 400), (None, None)]
-    assert "gpu_memory" not in simulate(cfg, cfg.dataset.load()).results[0].summary
+    assert "gpu_memory" not in simulated(cfg).results[0].summary
 
 
 def test_facts_of_this_process_survive_json(tmp_path: Path) -> None:

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from runs import MLP, Awkward, SmallCNN, assert_same_models, config, whole_and_resumed
+from runs import MLP, Awkward, SmallCNN, assert_same_models, config, simulated, whole_and_resumed
 from torch import Tensor, nn
 
 from daso_bench.models.spec import InputSpec
 from daso_bench.runner.communication.link_costs import AlphaBeta
-from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.runner.simulation.stacked_gradients import FEWEST, GradientPool, Pending, stackable
 
 SPEC = InputSpec(1, 4, 4, 4)
@@ -141,9 +140,8 @@ def test_runs_of_many_ranks_resume_bit_for_bit(tmp_path: Path, strategy: str):
         eval_every_samples=64,
     )
     run = partial(
-        simulate,
+        simulated,
         cfg,
-        cfg.dataset.load(),
         network=AlphaBeta(inter_latency_s=0.002),
         step_time=lambda rank, n: 1_000_000 * (rank + 1) + 10_000 * n,
     )

@@ -9,18 +9,17 @@ from typing import Any
 
 import pytest
 import torch
-from runs import Awkward, config, whole_and_resumed
+from asking import run_here
+from runs import Awkward, config, simulated, whole_and_resumed
 
 from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.runner.communication.link_costs import AlphaBeta, Network
 from daso_bench.runner.communication.traffic import Traffic
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig, LinkConfig, LinksConfig
 from daso_bench.runner.config.launchers import SimulatedConfig
-from daso_bench.runner.launch.rank import NodeLost, run_all
-from daso_bench.runner.launch.rank_process import RankTask
+from daso_bench.runner.launch.rank import NodeLost
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator
-from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.runner.simulation.timeline import Timeline
 from daso_bench.runner.simulation.virtual_time import Simulator
 from daso_bench.runner.training.context import TrainContext
@@ -40,7 +39,7 @@ def draw(path: Path, strategy: str = "ddp", *, fair: bool = True, most: int = 10
     timeline = Timeline(topology, most)
     network = AlphaBeta(1e-5, 1e8, 1e-4, 1e6, fair)
     made = config(strategy, max_steps=STEPS)
-    done = simulate(made, made.dataset.load(), network=network, step_time=step_ns, timeline=timeline)
+    done = simulated(made, network=network, step_time=step_ns, timeline=timeline)
     timeline.write(path)
     return done.contexts
 
@@ -162,21 +161,6 @@ def test_a_transfer_that_another_slows_has_the_end_it_came_to(tmp_path: Path):
     assert waits == {(rank, *span) for rank in range(4) for span in ((0, 20 * MS), (20 * MS, 30 * MS))}
 
 
-class Quiet:
-    """A supervisor's link that nobody listens to."""
-
-    call = ""
-    steps = 0
-
-    def progress(self, **numbers: Any) -> None: ...
-
-    def interrupted(self) -> None: ...
-
-    def finish(
-        self, status: str, summary: dict[str, Any] | None = None, reason: str | None = None
-    ) -> None: ...
-
-
 def test_each_attempt_of_a_run_leaves_a_file_however_it_ended(tmp_path: Path):
     link = LinkConfig(rate_gbit=1.0, latency_us=10.0)
     cluster = ClusterConfig(
@@ -192,17 +176,10 @@ def test_each_attempt_of_a_run_leaves_a_file_however_it_ended(tmp_path: Path):
     )
     assert made.run_id == dataclasses.replace(made, launcher=SimulatedConfig()).run_id
     directory = RunDirectory.create(made.tree, tmp_path)
-    for fails in (True, False):
-        directory.begin_attempt()
-        threads = torch.get_num_threads()
-        task = RankTask(run_dir=directory.path, rank=0, ranks=1, port=0, threads=threads, entry="")
-        link: Any = Quiet()
-        if fails:
-            with pytest.raises(NodeLost):
-                run_all(task, link)
-        else:
-            run_all(task, link)
-        directory.end_attempt("failed", None)
+    with pytest.raises(NodeLost):
+        run_here(directory)
+    directory.end_attempt("failed", None)
+    run_here(directory)
     steps = [
         sum(row["name"] == "forward" for row in read(directory.path / name)[1])
         for name in ("timeline.json", "timeline_2.json")
@@ -213,9 +190,8 @@ def test_each_attempt_of_a_run_leaves_a_file_however_it_ended(tmp_path: Path):
 @pytest.mark.parametrize("strategy", ["ddp", "hsgd", "daso", "ednncomm", "lasgd", "sgp"])
 def test_both_classes_together_are_what_was_exposed_and_waited(strategy: str):
     cfg = config(strategy, model=Awkward())
-    done = simulate(
+    done = simulated(
         cfg,
-        cfg.dataset.load(),
         network=AlphaBeta(inter_latency_s=0.001, inter_bytes_per_s=1e6),
         step_time=lambda rank, n: 2_000_000 + 300_000 * rank,
     )
@@ -225,10 +201,10 @@ def test_both_classes_together_are_what_was_exposed_and_waited(strategy: str):
     assert blocked_s > 0
 
 
-def timed(strategy: str, network: Network, step_ns: int = 2_000_000, **keys: Any) -> dict[str, Any]:
-    """The summary of a run of 2 nodes of 4 ranks whose steps all take the same time."""
+def timed(strategy: str, network: Network, slower_ns: int = 0, **keys: Any) -> dict[str, Any]:
+    """The summary of a run of 2 nodes of 4 ranks; `slower_ns`: of a node's last rank in each step."""
     cfg = config(strategy, ranks=[4, 4], keys=keys, epochs=1)
-    done = simulate(cfg, cfg.dataset.load(), network=network, step_time=lambda rank, samples: step_ns)
+    done = simulated(cfg, network=network, step_time=lambda r, n: 2_000_000 + slower_ns * (r % 4 == 3))
     return done.results[0].summary
 
 
@@ -271,15 +247,8 @@ def test_what_is_sent_inside_a_node_counts_there_also_where_its_receivers_waited
 
 
 def test_waiting_for_a_slower_rank_of_the_node_is_of_the_node():
-    cfg = config("hsgd", ranks=[4, 4], epochs=1)
-    done = simulate(
-        cfg,
-        cfg.dataset.load(),
-        network=AlphaBeta(inter_latency_s=5e-3),
-        step_time=lambda rank, samples: 6_000_000 if rank % 4 == 3 else 2_000_000,
-    )
-    blocked_s = done.results[0].summary["blocked_s"]
-    assert blocked_s == pytest.approx({"intra": 6 * 4e-3 * 3 / 4, "inter": 6 * 10e-3}, abs=1e-9)
+    summary = timed("hsgd", AlphaBeta(inter_latency_s=5e-3), slower_ns=4_000_000)
+    assert summary["blocked_s"] == pytest.approx({"intra": 6 * 4e-3 * 3 / 4, "inter": 6 * 10e-3}, abs=1e-9)
 
 
 def test_a_group_counts_for_its_widest_link_and_a_message_for_the_widest_there_is():
@@ -296,8 +265,8 @@ def test_a_group_counts_for_its_widest_link_and_a_message_for_the_widest_there_i
 
 def test_a_resumed_run_has_stood_still_as_long(tmp_path: Path):
     cfg = config("hsgd", model=Awkward(), checkpoint_every_samples=128)
-    data, slow = cfg.dataset.load(), AlphaBeta(inter_latency_s=0.001, inter_bytes_per_s=1e6)
-    whole, resumed = whole_and_resumed(partial(simulate, cfg, data, network=slow), tmp_path, 14)
+    slow = AlphaBeta(inter_latency_s=0.001, inter_bytes_per_s=1e6)
+    whole, resumed = whole_and_resumed(partial(simulated, cfg, network=slow), tmp_path, 14)
     blocked, wanted = (done.results[0].summary["blocked_s"] for done in (resumed, whole))
     assert blocked == pytest.approx(wanted, rel=1e-9)
     assert sum(wanted.values()) > 0

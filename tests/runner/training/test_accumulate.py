@@ -1,24 +1,23 @@
-"""train.accumulate: a batch in parts is the same step; sums are made once, and time pays for each part."""
+"""train.accumulate: a batch in parts is the same step, summed once; time pays for each part.
 
-import dataclasses
-from pathlib import Path
+Real ranks: launch/test_torch_world.py.
+"""
+
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from real_runs import assert_close, final_model, finished
-from runs import NAMES, Blobs, config
+from real_runs import assert_close
+from runs import NAMES, Blobs, config, simulated
 
 from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.models.small import SmallCNN
-from daso_bench.runner.config.run_config import RunConfig
-from daso_bench.runner.simulation.simulated_world import simulate
+from daso_bench.runner.training.device_model import StepTime
 from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.replica import Replica
 
 UNEVEN: dict[str, Any] = {"dataset": Blobs(samples=50), "epochs": 4, "precision": "fp64"}
-Model = dict[str, torch.Tensor]
 
 
 @pytest.mark.parametrize(
@@ -32,62 +31,32 @@ def test_parts_cover_a_batch_and_their_shares_sum_to_one(accumulate: int, sample
     assert [share for _, share in parts] == ([size / samples for size in sizes] if samples else [1.0])
 
 
-def virtual(cfg: RunConfig, **more: Any) -> tuple[dict[str, Any], Model]:
-    played = simulate(cfg, cfg.dataset.load(), **more)
-    return played.results[0].summary, played.contexts[0].replica.model.state_dict()
-
-
-def real(cfg: RunConfig) -> tuple[dict[str, Any], Model]:
-    directory, summary = finished(cfg)
-    return summary, final_model(directory)
-
-
-def in_parts(cfg: RunConfig, parts: int) -> RunConfig:
-    return dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, accumulate=parts))
+def trained(name: str, *, step_time: StepTime, **keys: Any) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """The summary and rank 0's model."""
+    done = simulated(config(name, **keys), step_time=step_time)
+    return done.results[0].summary, done.contexts[0].replica.model.state_dict()
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_strategy_takes_the_same_steps_in_parts(name: str):
-    cfg = config(name, keys={"sync_every": 4} if name == "diloco" else {}, **UNEVEN)
+    keys: dict[str, Any] = {"keys": {"sync_every": 4} if name == "diloco" else {}, **UNEVEN}
     # Time in proportion to samples: parts take as long as the whole, and ranks at their own pace meet alike.
-    paced = {"step_time": lambda rank, n: 10_000 * n}
     (summary, model), (summary_of_parts, model_of_parts) = (
-        virtual(cfg_of_parts, **paced) for cfg_of_parts in (cfg, in_parts(cfg, 3))
+        trained(name, accumulate=parts, step_time=lambda rank, n: 10_000 * n, **keys) for parts in (1, 3)
     )
     assert_close(model_of_parts, model, 1e-10)
     for counted in ("collectives", "payload_bytes"):
         assert summary_of_parts[counted] == summary[counted], "sums are made once a step"
 
 
-@pytest.mark.parametrize(
-    ("name", "keys"),
-    [
-        ("ddp", {}),
-        ("ddp", {"overlap": False}),
-        ("ddp", {"algorithm": "hierarchical"}),
-        ("hsgd", {}),
-        ("heterogeneous", {}),
-    ],
-)
-def test_real_ranks_and_virtual_ones_take_the_same_steps_in_parts(
-    tmp_path: Path, name: str, keys: dict[str, Any]
-):
-    cfg = in_parts(config(name, keys=keys, ranks=[2, 1], results=tmp_path, **UNEVEN), 3)
-    summary, model = real(cfg)
-    expected, virtual_model = virtual(cfg)
-    if name != "heterogeneous":  # its shares follow the time that steps really took
-        assert_close(model, virtual_model, 1e-10)
-    assert summary["payload_bytes"] == expected["payload_bytes"], "sums are made once a step"
-
-
 def test_virtual_time_pays_what_each_part_costs_beside_its_samples():
-    cfg = config(ranks=[1], epochs=1)  # 6 steps of 16 samples, on one rank: nothing but computing
-    times = [
-        virtual(in_parts(cfg, parts), step_time=lambda rank, n: 900_000 + 30_000 * n)[0]["train_s"]
+    """6 steps of 16 samples, on one rank: nothing but computing."""
+    once, four_times = (
+        trained("ddp", ranks=[1], epochs=1, accumulate=parts, step_time=lambda rank, n: 900_000 + 30_000 * n)
         for parts in (1, 4)
-    ]
-    assert times[0] == pytest.approx(6 * (0.9 + 0.03 * 16) / 1000)
-    assert times[1] == pytest.approx(6 * (4 * 0.9 + 0.03 * 16) / 1000)
+    )
+    assert once[0]["train_s"] == pytest.approx(6 * (0.9 + 0.03 * 16) / 1000)
+    assert four_times[0]["train_s"] == pytest.approx(6 * (4 * 0.9 + 0.03 * 16) / 1000)
 
 
 BATCH_NORM = {"model": SmallCNN(norm="batch", channels=[4, 4, 4]), "dataset": Synthetic(samples=80)}

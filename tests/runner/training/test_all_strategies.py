@@ -21,6 +21,7 @@ from runs import (
     assert_same_models,
     config,
     evaluations,
+    simulated,
     strategy_class,
     whole_and_resumed,
 )
@@ -28,7 +29,7 @@ from torch import Tensor
 
 from daso_bench.models.spec import InputSpec
 from daso_bench.runner.config.optimizers import SGD
-from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
+from daso_bench.runner.simulation.simulated_world import SimulatedRun
 from daso_bench.runner.training import checkpoint
 from daso_bench.runner.training.evaluation import score
 from daso_bench.strategies.errors import ConfigError
@@ -44,7 +45,7 @@ def run(name: str, *, more: dict[str, Any] | None = None, **keys: Any) -> Simula
         cfg = config(name, keys={**PERIODS.get(name, {}), **(more or {})}, **keys)
     except ConfigError as error:
         pytest.skip(f"refused: {error}")
-    return simulate(cfg, cfg.dataset.load(), step_time=lambda r, n: (r + 2) * 1000, **given)
+    return simulated(cfg, step_time=lambda r, n: (r + 2) * 1000, **given)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -116,6 +116,7 @@ def test_what_is_blocked_outside_of_training_is_no_part_of_it(hands: Hands, traf
 def test_waiting_ends_when_the_last_member_enters(traffic: Traffic):
     """The other rank enters at 30, 55, 130 and 200: waiting of 30, 0, 20 and 0 ns."""
     other = Traffic(Topology.of([2, 2]), 1)
+    traffic.summing = "inter"  # as where a rank waits for its leader's sum over nodes
     for entered, left, of_other in ((0, 50, 30), (60, 80, 55), (100, 120, 130), (210, 250, 200)):
         key = traffic.launch("gradients", (0, 1), entered)
         traffic.block(key, entered, left)
@@ -123,6 +124,7 @@ def test_waiting_ends_when_the_last_member_enters(traffic: Traffic):
     traffic.block(12345, 90, 99)  # started in an earlier interval: nothing known, counted as transfer
     traffic.split_waiting([[*rank.launches.items()] for rank in (traffic, other)])
     assert traffic.waited_ns == 30 + 20
+    assert traffic.blocked_on == {"inter": 30 + 20 + 9, "intra": 20 + 20 + 40}, "transfer is of its own link"
 
 
 def test_keys_tell_channels_and_groups_apart(traffic: Traffic):

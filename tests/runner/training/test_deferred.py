@@ -5,31 +5,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import AsksAt, Awkward, Blobs, Dies, config, dies_after, evaluations
+from runs import AsksAt, Awkward, Blobs, Dies, config, dies_after, evaluations, simulated
 
 from daso_bench.runner.communication.link_costs import AlphaBeta
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.records import target_crossing
 from daso_bench.runner.records.json_lines import surviving
-from daso_bench.runner.simulation.simulated_world import Recorded, SimulatedRun, simulate
+from daso_bench.runner.simulation.simulated_world import Recorded, SimulatedRun
 
 SLOW = AlphaBeta(inter_latency_s=0.001, inter_bytes_per_s=1e6)
 
 
-def run(strategy: str = "sgp", slow_rank: int = 1, **keys: Any) -> SimulatedRun:
+def run(strategy: str = "sgp", **keys: Any) -> SimulatedRun:
+    """Rank 1 is half as fast as the others."""
     cfg = config(strategy, model=Awkward(), **keys)
-    return simulate(
-        cfg,
-        cfg.dataset.load(),
-        network=SLOW,
-        step_time=lambda rank, n: 2_000_000 * (2 if rank == slow_rank else 1),
-    )
+    return simulated(cfg, network=SLOW, step_time=lambda rank, n: 2_000_000 * (2 if rank == 1 else 1))
 
 
 def saved(cfg: RunConfig, folder: Path, **more: Any) -> SimulatedRun:
     """A run with checkpoints, whose steps all take the same time."""
-    step_time = {"step_time": lambda rank, n: 2_000_000}
-    return simulate(cfg, cfg.dataset.load(), checkpoints=folder, **step_time, **more)
+    return simulated(cfg, checkpoints=folder, step_time=lambda rank, n: 2_000_000, **more)
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "sgp"])
@@ -158,7 +153,7 @@ def test_a_checkpoint_that_was_asked_for_judges_copies_and_may_end_the_run(tmp_p
     cfg = config(
         "sgp", epochs=20, target=0.9, stop="first", eval_every_samples=32, checkpoint_every_samples=160
     )
-    done = simulate(cfg, cfg.dataset.load(), checkpoints=tmp_path)
+    done = simulated(cfg, checkpoints=tmp_path)
     assert done.results[0].reason == "target reached (train.stop=first)"
     (end,) = {context.progress.step for context in done.contexts}
     assert end % 10 == 0

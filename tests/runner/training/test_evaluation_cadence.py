@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 import torch
-from runs import MLP, NAMES, PERIODS, Blobs, config, evaluations, strategy_class
+from runs import MLP, NAMES, PERIODS, Blobs, config, evaluations, simulated, strategy_class
 from torch import Tensor
 
 from daso_bench.runner.communication.link_costs import AlphaBeta
 from daso_bench.runner.config.optimizers import SGD
-from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
+from daso_bench.runner.simulation.simulated_world import SimulatedRun
 from daso_bench.runner.training.device_model import StepTime
 from daso_bench.runner.training.evaluation import Evaluator, Score
 from daso_bench.runner.training.trainer import Observer, Trainer
@@ -90,9 +90,8 @@ def run(
         eval_every_samples=every,
         eval_mode=mode,
     )
-    return simulate(
+    return simulated(
         cfg,
-        cfg.dataset.load(),
         network=NETWORK,
         step_time=STEP_TIMES[times](),
         loop=partial(Trainer, observer=watch),

@@ -8,13 +8,12 @@ import pytest
 import torch
 from gpu_runs import Arm, arms, run_of
 from real_runs import assert_close, final_model, finished, launch
-from runs import NAMES, SmallCNN, config
+from runs import NAMES, SmallCNN, config, simulated
 
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.records.json_lines import read_json
 from daso_bench.runner.records.run_directory import RunDirectory
-from daso_bench.runner.simulation.simulated_world import simulate
 
 pytestmark = [
     pytest.mark.gpu,
@@ -55,7 +54,7 @@ def test_one_rank_trains_what_a_cpu_trains(tmp_path: Path, train: dict[str, Any]
     _, directory, summary = on_gpu(tmp_path, (1,), **train)
     wide = "fp64" if train["precision"] == "fp64" else "fp32"
     cfg = config(ranks=[1], model=SmallCNN(channels=[8, 16]), epochs=3, precision=wide)
-    theirs = simulate(cfg, cfg.dataset.load()).contexts[0].replica.model.state_dict()
+    theirs = simulated(cfg).contexts[0].replica.model.state_dict()
     assert_close(final_model(directory), theirs, tolerance)
     parts = summary["parts_s"]
     assert parts["compute"] > 0, "events tell how long the device computed"
@@ -128,7 +127,7 @@ def over_nccl(cfg: RunConfig, tmp_path: Path, nodes: tuple[int, ...]) -> tuple[R
 def test_sums_over_nccl_train_what_a_cpu_trains(tmp_path: Path, strategy: str, nodes: tuple[int, ...]):
     cfg = config(strategy, ranks=list(nodes), model=SmallCNN(channels=[8, 16]), epochs=3, results=tmp_path)
     directory, summary = over_nccl(cfg, tmp_path, nodes)
-    theirs = simulate(cfg, cfg.dataset.load()).contexts[0].replica.model.state_dict()
+    theirs = simulated(cfg).contexts[0].replica.model.state_dict()
     assert_close(final_model(directory), theirs, 1e-4)
     parts = summary["parts_s"]
     assert parts["compute"] > 0, "events tell how long the devices computed"

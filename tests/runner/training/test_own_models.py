@@ -8,14 +8,13 @@ import torch
 from asking import code_of
 from own_models import Lazy, LazyInTraining, Sometimes, TwoTypes
 from real_runs import assert_close, final_model, finished
-from runs import NAMES, PERIODS, config
+from runs import NAMES, PERIODS, config, simulated
 
 from daso_bench.models.spec import InputSpec
 from daso_bench.runner.config.model_building import build, check_build
 from daso_bench.runner.launch import rank
 from daso_bench.runner.records.json_lines import read_records
 from daso_bench.runner.simulation import timing_only
-from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.strategies.errors import ConfigError
 
 SPEC = InputSpec(1, 4, 4, 4)
@@ -34,14 +33,14 @@ def steady(rank: int, samples: int) -> int:
 def test_real_ranks_train_the_model_of_virtual_time(tmp_path: Path, strategy: str, model: Any):
     cfg = config(strategy, keys=PERIODS.get(strategy), model=model, ranks=[1, 1], results=tmp_path)
     final = final_model(finished(cfg)[0])
-    virtual = dict(simulate(cfg, cfg.dataset.load()).contexts[0].replica.model.named_parameters())
+    virtual = dict(simulated(cfg).contexts[0].replica.model.named_parameters())
     assert_close({name: final[name] for name in virtual}, virtual, 1e-6)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_strategy_trains_parameters_that_take_part_in_some_steps(name: str):
     cfg = config(name, keys=PERIODS.get(name), model=Sometimes())
-    done = simulate(cfg, cfg.dataset.load(), step_time=steady)
+    done = simulated(cfg, step_time=steady)
     vectors = [context.replica.flat() for context in done.contexts]
     assert all(vector.isfinite().all() for vector in vectors)
     branch = [p for n, p in done.contexts[0].replica.model.named_parameters() if n.startswith("sometimes")]
@@ -54,7 +53,7 @@ def test_lazy_layers_are_those_whose_widths_are_given(name: str):
     models = []
     for eager in (False, True):
         cfg = config(name, keys=PERIODS.get(name), model=Lazy(eager=eager))
-        done = simulate(cfg, cfg.dataset.load(), step_time=steady)
+        done = simulated(cfg, step_time=steady)
         models.append(done.contexts[0].replica.model.state_dict())
     assert_close(models[0], models[1], 0)
 
@@ -84,34 +83,14 @@ def test_what_cannot_be_trained_is_refused_by_name(model: Any, words: str):
         check_build(model, SPEC)
     cfg = config("ddp", model=model)
     with pytest.raises(ConfigError, match=words):
-        simulate(cfg, cfg.dataset.load())
+        simulated(cfg)
 
 
-@pytest.fixture
-def plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Words that find the models in a folder of one's own."""
-    folder = tmp_path / "own" / "model"
-    folder.mkdir(parents=True)
-    for name, kind in (("lazy", "Lazy"), ("sometimes", "Sometimes"), ("two_types", "TwoTypes")):
-        keys = "eager: false\nhidden: 12\n" if kind == "Lazy" else ""
-        (folder / f"{name}.yaml").write_text(f"# One's own.\n_target_: own_models.{kind}\n{keys}")
-    monkeypatch.chdir(tmp_path)
-    return ["--config-dir", str(folder.parent), "dataset=digits", "train.max_steps=4"]
 
 
-@pytest.mark.parametrize(
-    ("model", "launcher", "cluster"),
-    [("lazy", "local", "one_node"), ("sometimes", "simulated", "ethernet_1g")],
-)
-def test_models_are_found_as_plug_ins(plug_in: list[str], model: str, launcher: str, cluster: str):
-    words = [f"launcher={launcher}", f"cluster={cluster}", "cluster.nodes=1", "cluster.ranks_per_node=2"]
-    # The operations of a model that looks at its numbers cannot be counted.
-    words += ["cluster.device.tflops=null", "cluster.device.samples_per_second=1000"] * (launcher != "local")
-    assert code_of(*plug_in, *words, f"model={model}", "strategy=ddp") == 0
-
-
-def test_two_types_are_refused_before_any_process(plug_in: list[str], capsys: pytest.CaptureFixture[str]):
-    assert code_of(*plug_in, "model=two_types", "cluster.ranks_per_node=2") == 2
+def test_a_plug_in_of_two_types_is_refused_before_any_process(here: Path, capsys: pytest.CaptureFixture[str]):
+    (here / "own" / "model").mkdir(parents=True)
+    (here / "own" / "model" / "mine.yaml").write_text("# One's own.\n_target_: own_models.TwoTypes\n")
+    assert code_of("--config-dir", "own", "dataset=digits", "model=mine", "cluster.ranks_per_node=2") == 2
     assert "model=two_types: its parameters have 2 floating types" in capsys.readouterr().err
-    assert not list(Path("results").rglob("run_dir"))
     assert not list(Path("results").rglob("logs"))

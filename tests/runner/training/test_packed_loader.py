@@ -1,7 +1,6 @@
 """Batches that are read are those by index in the reader's order, for ranks that share a reader too."""
 
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -12,7 +11,7 @@ import pytest
 import torch
 from runs import Blobs
 
-from daso_bench.datasets.packed.record_codec import codec_of
+from daso_bench.datasets.packed.feeder import Feeder
 from daso_bench.datasets.sampler import Sampler
 from daso_bench.runner.communication.traffic import CountedCommunicator
 from daso_bench.runner.config.reader_config import Block, ChunkedShuffle, NodeBatch, PackedReader, Strided
@@ -80,10 +79,10 @@ def order_of(
     return ReaderOrder(Sampler(96, BATCH, 4, seed=1), rank, nodes, reader, opened, 9)
 
 
-def loader_of(order: ReaderOrder, node: Together, samples: Any = None) -> PackedLoader:
+def loader_of(order: ReaderOrder, node: Together) -> PackedLoader:
     """A loader that is connected to those of its node."""
     comm = cast(CountedCommunicator, Rank(order.rank, node))
-    loader = PackedLoader(order, samples or DATA.load().train, 5, comm)
+    loader = PackedLoader(order, DATA.load().train, 5, comm)
     loader.on_prepared(None, None)
     return loader
 
@@ -154,29 +153,6 @@ def test_every_rank_reads_what_it_would_take_by_index(
     assert steps == len(ranks[0][0])
 
 
-def test_chunked_shuffle_has_another_order_in_every_epoch_and_the_others_have_one(open_file: Any) -> None:
-    for reader in READERS:
-        reader, opened = open_file(reader)
-        order = order_of(0, reader, opened)
-        orders = [
-            torch.cat([piece for (number, _), piece in order.upcoming(Progress(2, 5)) if number == epoch])
-            for epoch in (0, 1)
-        ]
-        assert torch.equal(*orders) == (reader.name != "chunked_shuffle")
-
-
-def test_an_image_is_changed_as_its_number_in_the_data_set_says(open_file: Any) -> None:
-    reader, opened = open_file(Block())
-    flipped = replace(DATA, augment="flip").load().train
-    opened = replace(opened, codec=codec_of(flipped))
-    orders = [order_of(0, reader, opened) for _ in range(2)]
-    loaded = walk(orders[0], loader_of(orders[0], Together(2), flipped), {})
-    for ours, theirs in zip(loaded, walk(orders[1], Loader(flipped, orders[1], 5), {}), strict=True):
-        assert torch.equal(ours[0], theirs[0])
-    assert not torch.equal(loaded[0][0], loaded[5][0]), "the same samples, changed anew in the next epoch"
-    assert torch.equal(loaded[0][1], loaded[5][1])
-
-
 def test_chunks_of_which_there_are_few_a_node_are_refused_and_one_node_takes_any(open_file: Any) -> None:
     reader, opened = open_file(ChunkedShuffle())
     with pytest.raises(
@@ -194,31 +170,17 @@ def test_chunks_of_which_there_are_few_a_node_are_refused_and_one_node_takes_any
     order_of(0, reader, opened, (4,))
 
 
-def test_the_reader_stands_still_while_training_pauses(
-    open_file: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reader, opened = open_file(Block(prefetch_batches=2))
-    order = order_of(3, reader, opened)
-    loader = loader_of(order, Together(1))
-    progress = Progress(EPOCHS, 5)
-
-    def filled() -> int:
-        seen, since = -1, time.monotonic()
-        while time.monotonic() - since < 0.2:
-            reads = loader.counters().reads
-            if reads != seen:
-                seen, since = reads, time.monotonic()
-            time.sleep(0.01)
-        return seen
-
-    loader.next(progress)
-    assert filled() == 1 + 3, "the one that was asked for, and as many as there is room for"
+def test_the_reader_is_held_while_training_pauses(open_file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a feeder that is held does not do: datasets/packed/test_feeder.py."""
+    order = order_of(3, *open_file(Block()))
+    loader, progress, held = loader_of(order, Together(1)), Progress(EPOCHS, 5), list[bool]()
     loader.on_pause()
-    order.advance(progress)
-    loader.next(progress)  # makes room for one more
-    assert filled() == 4
+    loader.next(progress)  # makes the feeder
+    hold = Feeder.hold
+    monkeypatch.setattr(Feeder, "hold", lambda feeder, on: (held.append(on), hold(feeder, on)))
+    loader.on_pause()
     loader.on_train_start()
-    assert filled() == 5
+    assert held == [True, False]
     loader.close()
 
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import pytest
 from real_runs import assert_close, finished, launch, same_model
-from runs import Blobs, Dies, Raises, config, dies_after
+from runs import Blobs, Dies, Raises, config, dies_after, simulated
 from torch import Tensor
 
 from daso_bench.datasets.data import Data, Split
@@ -18,7 +18,6 @@ from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.records.json_lines import read_json, read_records
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.simulation import simulated_world
-from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.runner.training import checkpoint
 from daso_bench.runner.training.packed_set import write_set
 
@@ -83,7 +82,7 @@ def _assert_recorded(directory: RunDirectory) -> None:
 
 
 def in_virtual_time(cfg: RunConfig, **keys: Any) -> dict[str, Tensor]:
-    run = simulate(cfg, cfg.dataset.load(), **keys)
+    run = simulated(cfg, **keys)
     return run.contexts[0].replica.model.state_dict()
 
 
@@ -130,13 +129,13 @@ def test_processes_that_share_a_reader_go_on_inside_an_epoch(tmp_path: Path) -> 
 
 def test_in_virtual_time_a_reader_gives_the_order_and_reads_nothing(tmp_path: Path) -> None:
     cfg = with_reader(config(epochs=2), NodeBatch(), tmp_path)
-    summary = simulate(cfg, Blobs().load()).results[0].summary
+    summary = simulated(cfg).results[0].summary
     assert "reader" not in summary
     assert (
         "reader node_batch: its order alone: samples come from memory, and cluster.device says what data cost"
         in (summary["labels"])
     )
-    by_index = simulate(config(epochs=2), Blobs().load()).results[0].summary
+    by_index = simulated(config(epochs=2)).results[0].summary
     assert summary["digests"]["first_batches"] != by_index["digests"]["first_batches"]
 
 

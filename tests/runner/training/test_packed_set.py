@@ -17,7 +17,6 @@ from daso_bench.datasets.atomic_files import TEMPORARY
 from daso_bench.datasets.dataset import silent
 from daso_bench.datasets.fashion_mnist import FashionMNIST
 from daso_bench.datasets.imagefolder import ImageFolder
-from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.runner.cli.main import run
 from daso_bench.runner.config.load import requests
 from daso_bench.runner.config.reader_config import NodeBatch, PackedReader
@@ -194,17 +193,6 @@ def test_prepare_packs_once_beside_what_is_known_of_the_files(
     assert "packed" not in capsys.readouterr().out
 
 
-def test_a_run_without_the_file_says_what_to_type_and_starts_nothing(
-    images: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = [*FOLDER, "reader=block", "launcher=simulated", "cluster=slow_link", BATCH]
-    assert code_of(*words, "train.epochs=1") == 2
-    shown = capsys.readouterr().err
-    assert "reader=block: there is no file" in shown
-    assert f"daso-bench prepare dataset=imagefolder reader=block dataset.root={images}" in shown
-    assert not list(Path("results").glob("**/ranks/*"))
-
-
 def test_a_dry_run_refuses_a_file_that_is_not_there_or_of_another_order(
     images: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -261,18 +249,3 @@ def test_arms_differ_in_the_reader_alone_and_sizes_in_the_cache(tmp_path: Path) 
     assert len({cfg.reader.name for cfg in configs}) == 4
 
 
-def test_sizes_of_records_differ_in_the_image_alone_and_the_file_has_the_same_bytes(tmp_path: Path) -> None:
-    wanted = requests(["+study=paper_hsgd_record_sizes", "seed=0"], sweep=True, cwd=tmp_path)
-    configs = [request.config for request in wanted if request.config is not None]
-    assert len(configs) == len(wanted) == 12
-    record, places = {}, set()
-    for cfg in configs:
-        data = cfg.dataset
-        assert isinstance(cfg.reader, PackedReader)
-        assert isinstance(data, Synthetic)
-        assert cfg.reader.cold
-        record[cfg.study.size] = 4 * data.channels * data.height * data.width
-        places.add((cfg.study.size, cfg.reader.path))
-        assert 200e6 < data.samples * record[cfg.study.size] < 210e6
-    assert record == {"4 KiB": 4096, "16 KiB": 16_384, "100 KiB": 102_400}
-    assert len(places) == 3

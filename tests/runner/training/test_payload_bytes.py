@@ -1,23 +1,21 @@
 """Bytes so far: what each rank notes of its own traffic at an evaluation, and what counts as training."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import Awkward, Dies, config, dies_after
+from runs import Awkward, config, simulated, whole_and_resumed
 
 from daso_bench.runner.communication.link_costs import AlphaBeta
-from daso_bench.runner.records.json_lines import surviving
-from daso_bench.runner.simulation.simulated_world import Recorded, SimulatedRun, simulate
+from daso_bench.runner.simulation.simulated_world import SimulatedRun
 
 LINKS = ("intra", "inter")
 
 
 def run(strategy: str, **keys: Any) -> SimulatedRun:
-    cfg = config(strategy, model=Awkward(), **keys)
-    return simulate(
-        cfg,
-        cfg.dataset.load(),
+    return simulated(
+        config(strategy, model=Awkward(), **keys),
         network=AlphaBeta(inter_latency_s=0.001, inter_bytes_per_s=1e6),
         step_time=lambda rank, n: 2_000_000,
     )
@@ -33,19 +31,6 @@ def sums(done: SimulatedRun) -> list[dict[str, int]]:
     return [
         {link: sum(each[link] for each in ranks) for link in LINKS} for ranks in zip(*by_rank, strict=True)
     ]
-
-
-def surviving_sums(files: list[list[dict[str, Any]]]) -> dict[int, dict[str, int]]:
-    """Of each evaluation that survived, over the ranks' files."""
-    sums: dict[int, dict[str, int]] = {}
-    for rows in files:
-        # Once for each rank, the last attempt's.
-        kept = surviving([row for row in rows if row["kind"] in ("start", "evaluation")])
-        for index, row in {row["index"]: row for row in notes(kept)}.items():
-            of_index = sums.setdefault(index, dict.fromkeys(LINKS, 0))
-            for link in LINKS:
-                of_index[link] += row["payload_bytes"][link]
-    return sums
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "hsgd", "ednncomm"])
@@ -75,24 +60,20 @@ def test_making_a_model_for_an_evaluation_is_no_traffic_of_training(strategy: st
         assert ends[0][name] == ends[1][name], name
 
 
-def test_a_resumed_run_counts_the_bytes_of_the_line_that_survived(tmp_path: Path):
+def test_a_resumed_run_counts_on_from_its_checkpoint(tmp_path: Path):
     cfg = config("sgp", model=Awkward(), checkpoint_every_samples=128, eval_every_samples=40)
-    data = cfg.dataset.load()
-    whole = simulate(cfg, data, checkpoints=tmp_path / "whole")
-    broken = list[list[dict[str, Any]]]()
-
-    class Kept(dies_after(14)):
-        """Keeps what its rank had noted."""
-
-        def run(self) -> Any:
-            assert isinstance(self.context.rank_rows, Recorded)
-            broken.append(self.context.rank_rows.rows)
-            return super().run()
-
-    with pytest.raises(Dies):
-        simulate(cfg, data, checkpoints=tmp_path / "broken", loop=Kept)
-    resumed = simulate(cfg, data, checkpoints=tmp_path / "broken", attempt=2)
+    whole, resumed = whole_and_resumed(partial(simulated, cfg), tmp_path, 14)
     assert resumed.metrics.rows[0]["step"] == 8, "steps 9 to 14 are done twice"
-    # Ranks begin in any order, but their rows lie at the same steps: which goes with which is no matter.
-    files = [before + after.rows for before, after in zip(broken, resumed.rank_rows, strict=True)]
-    assert surviving_sums(files) == surviving_sums([kept.rows for kept in whole.rank_rows])
+    counted, counted_of_whole = (
+        [
+            (row["index"], row["payload_bytes"])
+            for recorded in done.rank_rows
+            for row in notes(recorded.rows)
+            if row["step"] > 8
+        ]
+        for done in (resumed, whole)
+    )
+    assert len(counted) > 4
+    assert counted == counted_of_whole
+
+

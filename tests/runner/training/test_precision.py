@@ -1,5 +1,6 @@
 """train.precision: 16 bits inside the model alone, one scale of the loss for all ranks, refusals in words."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -7,23 +8,18 @@ import pytest
 import torch
 from exploding import Exploding, Marked
 from real_runs import assert_close, final_model, finished
-from runs import Dies, SmallCNN, config, dies_after, evaluations
+from runs import PERIODS, SmallCNN, config, evaluations, simulated, whole_and_resumed
 from torch import nn
 
 from daso_bench.runner.communication import gpus
 from daso_bench.runner.config.run_config import RunConfig
-from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
-from daso_bench.runner.training import checkpoint
+from daso_bench.runner.simulation.simulated_world import SimulatedRun
 from daso_bench.runner.training.precision import LossScaler, outputs_of
 from daso_bench.runner.training.trainer import Trainer
 from daso_bench.strategies.errors import ConfigError
 
 EXPLODES: dict[str, Any] = {"model": Exploding(), "dataset": Marked(), "precision": "fp16"}
 CPU = torch.device("cpu")
-
-
-def virtual(cfg: RunConfig, **more: Any) -> SimulatedRun:
-    return simulate(cfg, cfg.dataset.load(), **more)
 
 
 def real(cfg: RunConfig) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
@@ -54,9 +50,9 @@ def test_inside_the_model_are_16_bits_and_outside_are_32(dtype: torch.dtype):
 
 @pytest.mark.parametrize("strategy", ["ddp", "daso", "hsgd", "lasgd"])
 def test_bf16_stays_near_fp32_for_an_epoch_and_is_not_it(strategy: str):
-    keys = {"warmup_epochs": 1, "cooldown_epochs": 1} if strategy == "daso" else {}
+    keys = PERIODS.get(strategy)
     runs = [
-        virtual(
+        simulated(
             config(strategy, keys=keys, model=SmallCNN(channels=[4, 4]), max_steps=6, precision=word),
             step_time=lambda rank, samples: 10**6,
         )
@@ -83,7 +79,7 @@ def test_evaluations_have_the_same_16_bits():
             )
             super().begin(resumed_from)
 
-    virtual(config(epochs=1, precision="bf16"), loop=Seen)
+    simulated(config(epochs=1, precision="bf16"), loop=Seen)
     assert seen == {True: {torch.bfloat16}, False: {torch.bfloat16}}
 
 
@@ -100,7 +96,7 @@ def test_an_overflow_of_one_rank_leaves_out_the_step_and_halves_the_scale_on_all
             moved[self.context.comm.rank].append(not torch.equal(before, self.context.replica.flat()))
 
     cfg = config(ranks=[2, 1], epochs=2, results=tmp_path, **EXPLODES)
-    done = virtual(cfg, loop=Watched)
+    done = simulated(cfg, loop=Watched)
     assert moved[0].count(False) == 2, "the marked sample comes once an epoch"
     assert moved[0] == moved[1] == moved[2], "on one rank, and all leave the step out"
     for context in done.contexts:
@@ -118,13 +114,8 @@ def test_an_overflow_of_one_rank_leaves_out_the_step_and_halves_the_scale_on_all
 
 def test_a_resume_has_the_scale_bit_for_bit(tmp_path: Path):
     cfg = config(epochs=4, checkpoint_every_samples=5 * 16, **EXPLODES)
-    whole = virtual(cfg, checkpoints=tmp_path / "whole")
-    with pytest.raises(Dies):
-        virtual(cfg, checkpoints=tmp_path / "cut", loop=dies_after(17))
-    saved = checkpoint.read(tmp_path / "cut" / "step_0000000015" / "rank_0.pt")["scaler"]
-    assert saved["scale"] < 2.0**16, "it has been halved before"
-    resumed = virtual(cfg, checkpoints=tmp_path / "cut")
-    assert resumed.metrics.rows[0]["step"] == 15
+    whole, resumed = whole_and_resumed(partial(simulated, cfg), tmp_path, 17)
+    assert resumed.metrics.rows[0]["step"] == 15, "by then it has been halved"
     assert torch.equal(flat(resumed), flat(whole))
     ours, theirs = (done.contexts[0].replica.scaler for done in (resumed, whole))
     assert ours is not None
@@ -141,7 +132,7 @@ def test_a_run_whose_gradients_overflow_without_a_scale_ends_as_diverged():
         epochs=5,
         precision="fp16",
     )
-    result = virtual(cfg).results[0]
+    result = simulated(cfg).results[0]
     assert result.status == "diverged", result
     assert "gradients overflow in float16 with the loss as it is (found at step 18)" in (result.reason or "")
     summary = result.summary or {}

@@ -7,7 +7,6 @@ is left of it.
 import os
 import pwd
 import shutil
-import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -18,27 +17,17 @@ from pathlib import Path
 
 import daso_bench
 
-HERE = Path(__file__).parent
 ROOT = Path(daso_bench.__file__).parent
 _SYS_ADMIN = 21  # linux/capability.h
 
 
 @dataclass(frozen=True)
 class Person:
-    """`python`: what starts an interpreter that has the package and the helpers of these tests. `folder`: the
-    person's own. `helpers`: where that interpreter sees these tests' folder."""
+    """`python`: what starts an interpreter that has the package. `folder`: the person's own."""
 
     python: tuple[str, ...]
     folder: Path
-    helpers: Path
     uid: int
-
-    def run(self, helper: str, *arguments: str) -> str:
-        """What a program of this folder prints."""
-        command = [*self.python, str(self.helpers / helper), *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
 
 
 def may_administer() -> bool:
@@ -52,7 +41,7 @@ def may_administer() -> bool:
 @contextmanager
 def this_user() -> Iterator[Person]:
     with tempfile.TemporaryDirectory() as folder:
-        yield Person((sys.executable,), Path(folder), HERE, os.geteuid())
+        yield Person((sys.executable,), Path(folder), os.geteuid())
 
 
 @contextmanager
@@ -62,7 +51,7 @@ def nobody() -> Iterator[Person]:
     try:
         stage.chmod(0o755)
         packages = sysconfig.get_paths()["purelib"]
-        seen = {"python": sys.base_prefix, "packages": packages, "source/daso_bench": ROOT, "helpers": HERE}
+        seen = {"python": sys.base_prefix, "packages": packages, "source/daso_bench": ROOT}
         for name in (*seen, "own"):
             (stage / name).mkdir(parents=True)
         os.chown(stage / "own", entry.pw_uid, entry.pw_gid)
@@ -75,6 +64,6 @@ def nobody() -> Iterator[Person]:
         )
         script = f"set -e\n{binds}cd /\nexec runuser -u nobody -- env {variables} '{python}' \"$@\""
         command = ("unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh")
-        yield Person(command, stage / "own", stage / "helpers", entry.pw_uid)
+        yield Person(command, stage / "own", entry.pw_uid)
     finally:
         shutil.rmtree(stage)

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from links import KIB, MIB, achieved
-from people import Person
 
 from daso_bench.runner.config.cluster import LinkConfig
 from daso_bench.runner.launch.emulated import namespaces, nodes
@@ -160,22 +159,6 @@ def test_a_latency_is_had_once_per_way_or_refused_with_both_ways_out():
         )
         round_trip_s = float(in_node(nodes, 0, sys.executable, "-c", program))
         assert 0.040 <= round_trip_s < 0.060
-
-
-def test_a_rank_in_its_node_keeps_files_memory_statistics_and_its_tie_to_the_forkserver(person: Person):
-    rows = json.loads(person.run("inside.py", str(person.folder)))
-    for row in rows:
-        assert row["uid"] == 0
-        assert row["interfaces"] == ["e0", "f0", "lo"]
-        assert row["tied"] == ["SIGKILL", "SIGKILL"]
-        assert row["tied_again"] == "SIGKILL"
-        assert set(row["schedstat"]) == {3}
-        written = person.folder / f"rank_{row['rank']}"
-        assert written.read_text() == "written"
-        assert written.stat().st_uid == person.uid
-        assert "cannot be entered (Invalid argument)" in row["again"]
-    assert rows[0]["memory"] == 7.0
-    assert rows[0]["peers"] == ["10.99.0.1", "10.99.0.2"]
 
 
 def test_a_node_that_is_gone_is_told_with_its_path():

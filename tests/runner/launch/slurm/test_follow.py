@@ -1,6 +1,5 @@
 """Following runs to their ends (launcher.wait=true): what is said meanwhile, and the exit code at the end."""
 
-import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,11 +7,8 @@ from typing import Any
 import pytest
 from fake_slurm import fake
 from fake_slurm.fake import Cluster
-from rich.console import Console
 from slurm_cases import a_run
 
-from daso_bench.runner.doctor import slurm_check
-from daso_bench.runner.doctor.rank_checks import PHASE_FILE
 from daso_bench.runner.launch.slurm import queue, slurm_status, submit
 from daso_bench.runner.launch.slurm.queue import QueuedJob, SlurmError
 from daso_bench.runner.records import display
@@ -137,22 +133,6 @@ def test_each_change_is_told_once_from_waiting_to_the_end(
     assert f"run directory: {run.path}" in shown
 
 
-def test_the_check_of_a_cluster_is_followed_with_its_phases(
-    play: Play, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = play.runs[0]
-
-    def starts() -> None:
-        play.jobs["1_0"] = told("1_0", "RUNNING", nodes="n[1-2]")
-        run.update(status="running")
-        (run.path / PHASE_FILE).write_text("links")
-
-    play.acts = [lambda: None, starts, lambda: None, lambda: play.ends(run, "finished")]
-    assert slurm_check._follow(run, display.make_console())["status"] == "finished"
-    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
-    assert lines == ["queued: waits: Priority", "running on n[1-2]: links"]
-
-
 def test_failures_of_a_sweep_are_told_with_the_traceback_of_the_rank_that_failed_first(
     play: Play, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -270,18 +250,6 @@ def test_ctrl_c_leaves_the_jobs_alone(
     assert code == 130
     assert "the jobs go on (daso-bench cancel DIR ends them)" in shown
     assert [run.status()["status"] for run in play.runs] == ["queued", "queued"]
-
-
-def test_progress_is_said_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr(slurm_status.time, "monotonic", lambda: now[0])
-    console = Console(record=True, width=200, file=io.StringIO())
-    shown: dict[str, tuple[str, float]] = {}
-    every_s = slurm_status.PROGRESS_EVERY_S
-    for now[0], step in ((0.0, 3), (1.0, 4), (every_s + 1, 5), (every_s + 2, 6)):
-        status = {"status": "running", "progress": {"step": step, "steps": 9}}
-        slurm_status._show_change(console, "r", status, shown)
-    assert console.export_text().splitlines() == ["  r: running", "  r: running  step 5/9"]
 
 
 def test_a_run_that_is_not_let_in_does_not_spoil_the_others_and_the_code_is_3(

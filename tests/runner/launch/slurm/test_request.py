@@ -131,18 +131,6 @@ def test_a_key_becomes_one_line(keys: dict[str, Any], line: str) -> None:
     assert len(set(directives(asked(**keys))) & {"requeue", "no-requeue"}) == 1
 
 
-def test_people_are_told_what_is_asked_for() -> None:
-    assert asked(**RECORDINGS["all_keys"]).describe() == [
-        "2 nodes x 4 tasks, 8 CPUs a task, 4 GPUs a node, partition gpu",
-        "time limit 1 d 12 h, warned 30 s before, then requeued up to 0 times",
-        "also: --distribution=block:block --contiguous",
-    ]
-    assert asked(ranks=(2,), timeout_min="10:00").describe() == [
-        "1 node x 2 tasks, 1 CPU a task, no GPUs a node, partition (default)",
-        "time limit 10 min, warned 120 s before, then requeued up to 3 times",
-    ]
-
-
 def test_the_step_says_again_what_the_job_has() -> None:
     """Since 22.05 a step inherits no --cpus-per-task. Each task sees all GPUs of its node."""
     words = [

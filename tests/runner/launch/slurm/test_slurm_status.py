@@ -18,8 +18,8 @@ from daso_bench.strategies.errors import MachineError
 ELSEWHERE = {"host": "n1", "status": "running", "nodes": ["n1", "n2"]}
 
 
-def job(state: str, reason: str = "", *, nodes: str = "", left_s: float | None = None) -> QueuedJob:
-    return QueuedJob(id="7_1", state=state, reason=reason, time_left_s=left_s, nodes=nodes)
+def job(state: str, reason: str = "", *, nodes: str = "") -> QueuedJob:
+    return QueuedJob(id="7_1", state=state, reason=reason, nodes=nodes)
 
 
 BACK = job("PENDING", "BeginTime")  # requeued
@@ -69,14 +69,6 @@ def test_the_queue_adds_what_the_run_cannot_know(
     silent["job_of"] = SlurmError(["scontrol"], "must not be asked")
     told = slurm_status.with_queue(given, in_queue)
     assert (told["status"], told["reason"]) == (word, reason)
-
-
-def test_nodes_time_left_and_reason_are_those_of_the_queue() -> None:
-    told = slurm_status.with_queue(status("running"), job("RUNNING", nodes="n[1-2]", left_s=95.0))
-    assert told["queue"] == {
-        "id": "7_1", "state": "RUNNING", "nodes": "n[1-2]", "time_left_s": 95.0, "reason": "",
-    }  # fmt: skip
-    assert "queue" not in slurm_status.with_queue(status("finished"), job("COMPLETED"))
 
 
 @pytest.mark.parametrize("given", [status("queued"), status("failed", SUPERVISOR_GONE, ELSEWHERE)])
