@@ -13,7 +13,6 @@ class FakeGPU:
         self.clocks: dict[Any, float] = {"computing": 0.0}
         self.stream: Any = "computing"
         self.now = 0.0
-        self.marks = 0
         self.host_waits: list[float] = []
 
     def compute(self, ms: float) -> None:
@@ -26,7 +25,6 @@ class FakeGPU:
     # ---------------------------------------------------------------- as cuda_timing.Streams
 
     def mark(self) -> Any:
-        self.marks += 1
         event = FakeEvent(self)
         event.record()
         return event

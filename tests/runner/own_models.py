@@ -13,12 +13,11 @@ class Lazy(Model):
     """Layers that take their widths from the first batch; `eager`: the same with the widths given."""
 
     eager: bool = False
-    hidden: int = 12
     name: str = "lazy"
 
     def build(self, spec: InputSpec) -> nn.Module:
         """Batch normalisation and dropout between two linear layers."""
-        pixels, hidden = spec.channels * spec.height * spec.width, self.hidden
+        pixels, hidden = spec.channels * spec.height * spec.width, 12
         first = nn.Linear(pixels, hidden) if self.eager else nn.LazyLinear(hidden)
         norm = nn.BatchNorm1d(hidden) if self.eager else nn.LazyBatchNorm1d()
         last = nn.Linear(hidden, spec.classes) if self.eager else nn.LazyLinear(spec.classes)

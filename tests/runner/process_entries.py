@@ -101,9 +101,3 @@ def ignores_requests(task: RankTask, link: Link) -> None:
         time.sleep(0.05)
 
 
-def floods(task: RankTask, link: Link) -> None:
-    """Progress far larger than a socket's buffer."""
-    link.progress(step=1, text="x" * 2_000_000)
-    link.finish("finished", None)
-
-

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from real_runs import final_model, finished, launch
-from runs import config
+from runs import PERIODS, config
 
 from daso_bench.runner.communication import modelled_network
 from daso_bench.runner.communication.link_costs import ClusterNetwork
@@ -268,8 +268,7 @@ def test_ranks_that_come_at_once_leave_no_gap_and_no_overlap():
     ("name", "ranks"), [("values", 4), ("asynchronous", 4), ("same_gradients", 4), ("step_time", 2)]
 )
 def test_real_ranks_find_what_they_should(tmp_path: Path, name: str, ranks: int):
-    _, outcome = launch(config(ranks=[ranks], results=tmp_path), entry=f"gloo_entries_network:{name}")
-    assert outcome.status == "finished", outcome.details
+    finished(config(ranks=[ranks], results=tmp_path), entry=f"gloo_entries_network:{name}")
 
 
 def test_a_rank_that_is_gone_ends_the_others_with_an_error(tmp_path: Path):
@@ -305,7 +304,7 @@ def run(cfg: RunConfig) -> dict[str, Any]:
         ("ddp", {}, [1, 1], 1),
         ("local_sgd", {"sync_every": 2}, [1, 1], 1),
         ("hsgd", {}, [2, 2], 1),
-        ("daso", {"warmup_epochs": 1, "cooldown_epochs": 1}, [2, 2], 3),
+        ("daso", PERIODS["daso"], [2, 2], 3),
         ("sgp", {}, [1, 1], 1),
     ],
 )

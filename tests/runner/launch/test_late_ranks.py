@@ -11,16 +11,14 @@ from runs import PERIODS, config, simulated
 
 
 def test_a_backward_pass_that_a_gpu_is_still_at_is_computing_and_no_communication(tmp_path: Path):
-    _, outcome = launch(config(ranks=[1, 1], results=tmp_path), entry="gloo_entries_gpu:behind")
-    assert outcome.status == "finished", outcome.details
-    for overlap, told in outcome.summary.items():
+    _, summary = finished(config(ranks=[1, 1], results=tmp_path), entry="gloo_entries_gpu:behind")
+    for overlap, told in summary.items():
         assert told["waits"] == 1, f"overlap={overlap}: for the last gradient, and not for each bucket"
         assert 0 < told["blocked_s"] < BEHIND_S, overlap
 
 
 def test_tensors_of_a_gpus_operations_are_kept_until_they_are_waited_for(tmp_path: Path):
-    _, outcome = launch(config(ranks=[1, 1], results=tmp_path), entry="gloo_entries_gpu:kept")
-    assert outcome.status == "finished", outcome.details
+    finished(config(ranks=[1, 1], results=tmp_path), entry="gloo_entries_gpu:kept")
 
 
 def test_a_hang_of_gpus_names_the_operation_that_the_others_are_at(tmp_path: Path):

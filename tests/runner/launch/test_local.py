@@ -142,12 +142,6 @@ def test_a_run_without_progress_is_given_up_and_shows_the_stacks(tmp_path: Path)
     assert "wait_for_ever" in directory.rank_log(0).read_text()
 
 
-def test_more_than_fits_into_a_socket_arrives_whole(tmp_path: Path) -> None:
-    outcome, events = run(make(tmp_path), "floods")
-    assert outcome.status == "finished"
-    assert {len(event["progress"]["text"]) for event in events if event["kind"] == "progress"} == {2_000_000}
-
-
 def test_an_error_in_the_display_ends_the_run_and_its_ranks(tmp_path: Path) -> None:
     directory = make(tmp_path, steps=100)
     pids: list[int] = []

@@ -273,11 +273,10 @@ def test_the_cause_is_found_among_its_consequences(faults: list[Fault], rank: in
     assert root_cause(faults[::-1]).rank == rank
 
 
-def test_faults_are_told_in_words() -> None:
-    assert BOOM.reason == "rank 2: RuntimeError: boom"
-    assert died(1, 0, -11).reason == "rank 1: killed by SIGSEGV"
-    assert died(1, 0, -9).reason.startswith("rank 1: killed by SIGKILL")
+def test_an_end_after_the_end_and_an_error_without_words_are_told_too() -> None:
     assert exit_fault(1, 0, 3, "barrier", finished=True).reason == (
         "rank 1: ended after it had finished (exit code 3) (last in barrier)"
     )
     assert raised(0, 0, "KeyError", "").reason == "rank 0: KeyError"
+
+

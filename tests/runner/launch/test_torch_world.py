@@ -41,25 +41,22 @@ ENTRIES = {
     [(f"{module}:{name}", ranks) for module, names in ENTRIES.items() for name, ranks in names.items()],
 )
 def test_ranks_find_what_they_should(tmp_path: Path, name: str, ranks: int):
-    outcome = entry(name, ranks, tmp_path)
-    assert outcome.status == "finished", outcome.details
+    finished(config(ranks=[ranks], results=tmp_path), entry=name)
 
 
 def test_every_verb(tmp_path: Path):
-    outcome = entry("gloo_entries:verbs", 4, tmp_path)
-    assert outcome.status == "finished", outcome.details
+    _, summary = finished(config(ranks=[4], results=tmp_path), entry="gloo_entries:verbs")
     # Rank 0: five all-reduces over both nodes and one over peers; broadcast and reduce stay inside; control
     # is not counted.
-    assert outcome.summary["verbs"]["parameters.all_reduce"] == 6
-    assert outcome.summary["calls"] == {"intra": 3, "inter": 8}
+    assert summary["verbs"]["parameters.all_reduce"] == 6
+    assert summary["calls"] == {"intra": 3, "inter": 8}
 
 
 def test_one_all_reduce_per_bucket_and_step_and_nothing_else(tmp_path: Path):
     # Before the step after the first the buckets are rebuilt; 8 steps of one 349 kB model: one bucket each
     # but the first.
-    outcome = entry("gloo_entries:hook", 2, tmp_path)
-    assert outcome.status == "finished", outcome.details
-    verbs = outcome.summary["verbs"]
+    _, summary = finished(config(ranks=[2], results=tmp_path), entry="gloo_entries:hook")
+    verbs = summary["verbs"]
     assert set(verbs) <= {"gradients.all_reduce", "parameters.broadcast", "control.all_gather"}
     assert verbs["gradients.all_reduce"] <= 9
 

@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 import torch
+from real_runs import finished
 from runs import config, simulated
 
 from daso_bench.runner.communication.traffic import CountedCommunicator
@@ -25,7 +26,6 @@ from daso_bench.runner.machine.cores import (
     usable_cores,
 )
 from daso_bench.runner.records.json_lines import read_json
-from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.training.callbacks import RunQueueTime
 from daso_bench.strategies.errors import MachineError
 
@@ -114,14 +114,13 @@ def test_the_record_has_each_ranks_own_cores(tmp_path: Path):
     """A process a core, in which nothing runs beside its threads."""
     allowed = sorted(os.sched_getaffinity(0))
     ranks = min(2, len(allowed))
-    cfg = config("hsgd", ranks=[ranks], results=tmp_path, epochs=1, launcher={"pin": True})
-    directory = RunDirectory.create(cfg.tree, tmp_path)
-    outcome = local.launch(directory, ranks=ranks, threads=1, port=None, stall_s=60, pin=True)
-    assert outcome.status == "finished", outcome.details
-    rows = read_json(directory.environment)["ranks"]
-    assert read_json(directory.environment)["cores"] == usable_cores(), "what the machine has, not a rank"
-    assert [row["cores"] for row in rows] == [[core] for core in allowed[:ranks]]
-    assert {row["interop_threads"] for row in rows} == {1}
+    directory, _ = finished(
+        config("hsgd", ranks=[ranks], results=tmp_path, epochs=1, launcher={"pin": True}), pin=True
+    )
+    environment = read_json(directory.environment)
+    assert environment["cores"] == usable_cores(), "what the machine has, not a rank"
+    assert [row["cores"] for row in environment["ranks"]] == [[core] for core in allowed[:ranks]]
+    assert {row["interop_threads"] for row in environment["ranks"]} == {1}
 
 
 # ------------------------------------------------------------------ usable cores

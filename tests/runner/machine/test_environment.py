@@ -25,20 +25,16 @@ from daso_bench.runner.machine.folders import folder_facts
 from daso_bench.runner.training.trainer import Trainer
 
 
-def test_the_row_of_a_rank_has_its_place_and_its_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
-    row = rank_row(rank=2, node=0, local_rank=2, device="cuda:0", threads=1)
-    assert (row["local_rank"], row["device"], row["visible_devices"]) == (2, "cuda:0", ["2"])
-
-
 def test_the_environment_names_versions_hosts_and_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    rows = [rank_row(rank=rank, node=0, local_rank=rank, device="cpu", threads=3) for rank in range(2)]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
+    rows = [rank_row(rank=rank, node=0, local_rank=rank, device="cuda:0", threads=3) for rank in range(2)]
     content = environment(rows, backend="gloo", world="local", extra={"links": None})
     assert (content["python"], content["hostname"]) == (platform.python_version(), platform.node())
     assert content["torch"][0].isdigit()
-    assert content["ranks"][1]["rank"] == 1
-    assert set(content["ranks"][0]["cores"]) == set(affinity())
+    row = content["ranks"][1]
+    assert (row["rank"], row["local_rank"], row["device"], row["visible_devices"]) == (1, 1, "cuda:0", ["2"])
+    assert set(row["cores"]) == set(affinity())
     assert (content["variables"]["OMP_NUM_THREADS"], content["links"]) == ("3", None)
     assert (content["schema_version"], content["rules_version"]) == (1, "3.0")
 

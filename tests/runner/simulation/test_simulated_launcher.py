@@ -12,9 +12,7 @@ from daso_bench.runner.records.json_lines import read_json, read_records
 SMALL = ["launcher=simulated", "train.epochs=2", "cluster.nodes=2", "cluster.ranks_per_node=2"]
 
 
-@pytest.fixture(autouse=True)
-def empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def runs() -> list[Path]:

@@ -31,13 +31,6 @@ RUN = (
 )
 
 
-@pytest.fixture
-def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two classes of 12 images in imgs/ of the present folder."""
-    monkeypatch.chdir(tmp_path)
-    return cats_and_dogs(tmp_path / "imgs")
-
-
 def test_evaluate_names_a_bad_image_a_vanished_one_and_a_set_that_is_gone(
     images: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -130,21 +123,18 @@ UNCHECKED = (
 
 
 @pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="the system does not tell")
-def test_the_start_row_has_the_share_of_files_in_the_cache_in_real_time_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    cats_and_dogs(tmp_path / "imgs", 80)
+def test_the_start_row_has_the_share_of_files_in_the_cache_in_real_time_alone(here: Path) -> None:
+    cats_and_dogs(here / "imgs", 80)
 
     def recorded(study: str, *words: str) -> float | None:
         assert run([*UNCHECKED, *words, f"study.name={study}"]) == 0
-        (folder,) = (tmp_path / "results" / study).glob("*-s0-*")
+        (folder,) = (here / "results" / study).glob("*-s0-*")
         (start,) = [row for row in read_records(folder / "metrics.jsonl").rows if row["kind"] == "start"]
         return start.get("still_cached")
 
     assert recorded("virtual", "launcher=simulated", "cluster=ethernet_1g") is None
     assert recorded("warm", "launcher=local", "cluster=laptop") == 1
-    for path in tmp_path.glob("imgs/*/*.png"):
+    for path in here.glob("imgs/*/*.png"):
         drop(path)
     # The check of the data set before a run reads some of the files again; not all of them are trained on.
     assert recorded("cold", "launcher=local", "cluster=laptop") == pytest.approx(SAMPLED / 160, abs=0.1)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from gpu_runs import Arm, arms, run_of
 from real_runs import assert_close, final_model, finished, launch
-from runs import NAMES, SmallCNN, config, simulated
+from runs import SmallCNN, config, simulated
 
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig
 from daso_bench.runner.config.run_config import RunConfig
@@ -107,7 +107,6 @@ NODES = [(2,), (1, 1)]
 """Ranks of each node: two GPUs within one, and between two."""
 SYNCHRONOUS = ["ddp", "hsgd", "placebo"]
 """Strategies that train what one process trains, however long their ranks take."""
-WAYS = [arm for arm in arms() if arm.name.startswith("ddp_")]
 
 
 def over_nccl(cfg: RunConfig, tmp_path: Path, nodes: tuple[int, ...]) -> tuple[RunDirectory, Any]:
@@ -136,15 +135,7 @@ def test_sums_over_nccl_train_what_a_cpu_trains(tmp_path: Path, strategy: str, n
 
 @needs_two
 @pytest.mark.parametrize("nodes", NODES)
-@pytest.mark.parametrize("strategy", sorted({*NAMES} - {*SYNCHRONOUS}))
-def test_every_other_strategy_learns_over_nccl(tmp_path: Path, strategy: str, nodes: tuple[int, ...]):
-    arm = next(arm for arm in arms() if arm.name == strategy)
+@pytest.mark.parametrize("arm", [a for a in arms() if a.name not in SYNCHRONOUS], ids=lambda arm: arm.name)
+def test_other_strategies_and_ways_to_sum_learn_over_nccl(tmp_path: Path, arm: Arm, nodes: tuple[int, ...]):
     _, summary = over_nccl(run_of(arm, ClusterConfig(nodes=1), 40), tmp_path, nodes)
-    assert summary["final_accuracy"] > 0.5
-
-
-@needs_two
-@pytest.mark.parametrize("arm", WAYS, ids=lambda arm: arm.name)
-def test_other_ways_to_sum_learn_over_nccl(tmp_path: Path, arm: Arm):
-    _, summary = over_nccl(run_of(arm, ClusterConfig(nodes=1), 40), tmp_path, (1, 1))
     assert summary["final_accuracy"] > 0.5

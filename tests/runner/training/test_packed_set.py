@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from asking import code_of
-from pictures import cats_and_dogs, plain, put  # pyright: ignore[reportMissingImports] (another folder of tests)
+from pictures import plain, put  # pyright: ignore[reportMissingImports] (another folder of tests)
 from runs import Blobs
 
 from daso_bench.datasets.atomic_files import TEMPORARY
@@ -172,13 +171,6 @@ FOLDER = ("dataset=imagefolder", "dataset.root=imgs", "dataset.resize=8", "datas
 BATCH = "train.global_batch_size=8"
 
 
-@pytest.fixture
-def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two classes of 12 images in imgs/ of the folder in which the user stands."""
-    monkeypatch.chdir(tmp_path)
-    return cats_and_dogs(tmp_path / "imgs")
-
-
 def test_prepare_packs_once_beside_what_is_known_of_the_files(
     images: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -225,11 +217,6 @@ def test_a_run_records_which_file_it_has_and_takes_none_of_other_samples(images:
     again = r"its digest of the samples is \w+, and must be \w+; make the file again: daso-bench prepare"
     with pytest.raises(ConfigError, match=again):
         Preparation(make_console()).check(request.config)
-
-
-def test_prepare_takes_no_other_words(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert code_of("prepare", *FOLDER, "model=mlp") == 2
-    assert "model=mlp: must be dataset=NAME or dataset.KEY=VALUE or reader=NAME or" in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------ the studies of readers

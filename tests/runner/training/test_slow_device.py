@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from gloo_entries_padding import LAYERS
+from gloo_entries_padding import LAYERS, passes
 from real_runs import finished
 from runs import config
 from torch import Tensor, nn
@@ -60,18 +60,6 @@ class Layer(nn.Module):
         return Tick.apply(x * self.weight, self)  # pyright: ignore[reportReturnType] (it is what forward returns)
 
 
-class FixedDevice(Device):
-    """Takes so many milliseconds; remembers what it was asked."""
-
-    def __init__(self, forward_ms: float, backward_ms: float) -> None:
-        self._ns = (round(forward_ms * MS), round(backward_ms * MS))
-        self.samples: list[int] = []
-
-    def step_ns(self, samples: int) -> tuple[int, int]:
-        self.samples.append(samples)
-        return self._ns
-
-
 class Rig:
     """Two layers of 1 and 3 ms forward, 2 and 6 backward; on the device they take 40 forward, 80 backward."""
 
@@ -79,8 +67,8 @@ class Rig:
         self.clock = Clock(late_ns)
         self.first, self.last = Layer(self.clock, 1, 2), Layer(self.clock, 3, 6)
         self.model = nn.Sequential(self.first, self.last)
-        default_device = FixedDevice(40, 80)
-        self.samples = default_device.samples
+        self.samples: list[int] = []
+        default_device = Device(0, lambda rank, samples: self.samples.append(samples) or 120 * MS)
         self.padding = Padding(
             self.model, device or default_device, now=self.clock.now, sleep=self.clock.sleep
         )
@@ -254,12 +242,6 @@ class Moody(nn.Module):
                 return self.c(self.c(self.b(self.a(x))))
             case _:
                 return self.c(self.b(self.a(x)))
-
-
-def passes(model: nn.Module, padding: Padding, x: Tensor) -> None:
-    loss = model(x).sum()
-    padding.begin_backward()
-    loss.backward()
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,8 @@
 """Who runs these tests' programs: an ordinary user; and where they cannot run at all."""
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from people import Person, may_administer, nobody, this_user
 
 from daso_bench.runner.launch.emulated.nodes import impossible

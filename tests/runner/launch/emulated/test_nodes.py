@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from daso_bench.runner.launch.emulated.nodes import SWITCHES, Nodes, explain, ha
 from daso_bench.strategies.errors import ConfigError, MachineError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")
+Program = Callable[[str, str], Path]
 RATE = LinkConfig(rate_gbit=0.1)
 REFUSED = {"error": "[Errno 1] unshare: Operation not permitted", "cause": "unshare"}
 ASK = "from daso_bench.runner.launch.emulated.nodes import impossible; print(impossible())"
@@ -76,15 +78,8 @@ def test_each_node_has_its_addresses_large_frames_and_a_queue_with_its_rate():
         assert len(nodes.commands) < 60  # the many classes are told in one line
 
 
-def test_a_command_that_fails_is_told_with_its_line_and_the_way_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    fake = tmp_path / "tc"
-    fake.write_text(
-        "#!/bin/sh\ncat >/dev/null\necho 'Error: no such luck.' >&2\necho 'Command failed -:1' >&2\nexit 1\n"
-    )
-    fake.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+def test_a_command_that_fails_is_told_with_its_line_and_the_way_out(program: Program):
+    program("tc", "cat >/dev/null; echo 'Error: no such luck.' >&2; echo 'Command failed -:1' >&2; exit 1")
     before = children()
     with (
         pytest.raises(
@@ -122,12 +117,9 @@ def test_the_holder_is_light_heeds_no_signal_of_the_supervisor_and_can_be_made_a
     ],
 )
 def test_a_holder_that_does_not_start_or_answer_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, message: str
+    program: Program, monkeypatch: pytest.MonkeyPatch, script: str, message: str
 ):
-    python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\n{script}\n")
-    python.chmod(0o755)
-    monkeypatch.setattr(nodes.sys, "executable", str(python))
+    monkeypatch.setattr(nodes.sys, "executable", str(program("python", script)))
     monkeypatch.setattr(nodes, "ANSWER_S", 0.5)
     monkeypatch.setattr(nodes, "ANSWER_S_PER_NODE", 0.0)
     before = children()

@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,19 +16,13 @@ from daso_bench.runner.launch.slurm.queue import QueuedJob, SlurmError
 from daso_bench.strategies.errors import MachineError
 
 RECORDED = Path(__file__).parent / "recorded"
+Program = Callable[[str, str], Path]
 
 
 def submit(*options: str) -> str:
     command = ["sbatch", "--parsable", *options]
     done = subprocess.run(command, input="#!/bin/sh\n", capture_output=True, text=True, check=True)
     return done.stdout.strip()
-
-
-def command(folder: Path, name: str, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command of Slurm's that says what the script says."""
-    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
-    (folder / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
 
 
 def test_running_waiting_and_finished_jobs_are_told_in_one_call(
@@ -90,7 +85,7 @@ def test_accounting_knows_how_a_job_ended(cluster: Cluster, monkeypatch: pytest.
 
 
 def test_cancelled_jobs_end_and_one_that_is_over_or_unknown_is_no_error(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, program: Program
 ) -> None:
     env = cluster()
     running, done = submit(), submit()
@@ -98,10 +93,10 @@ def test_cancelled_jobs_end_and_one_that_is_over_or_unknown_is_no_error(
     queue.cancel([running, done, "999"])
     assert [job["state"] for job in fake.jobs(env).values()] == ["CANCELLED", "COMPLETED"]
     over = "echo 'scancel: error: Kill job error on job id 7: Job/step already completing or completed' >&2"
-    command(tmp_path, "scancel", f"{over}; exit 1", monkeypatch)
+    program("scancel", f"{over}; exit 1")
     queue.cancel(["7"])
     denied = "echo 'scancel: error: Kill job error on job id 8: Access/permission denied' >&2"
-    command(tmp_path, "scancel", f"{over}; {denied}; exit 1", monkeypatch)
+    program("scancel", f"{over}; {denied}; exit 1")
     with pytest.raises(SlurmError, match="denied"):
         queue.cancel(["7", "8"])
 
@@ -141,22 +136,18 @@ def test_the_nodes_the_limits_and_the_states_of_a_site_are_told(cluster: Cluster
         ("gpu", 1),
     ],
 )
-def test_gpus_are_counted_in_every_form_of_a_gres(
-    gres: str, gpus: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gpus_are_counted_in_every_form_of_a_gres(gres: str, gpus: int, program: Program) -> None:
     rows = f"main*\\03764\\037{gres}\\nmain*\\03764\\037{gres}\\nold\\0378\\037x"
-    command(tmp_path, "sinfo", f"printf '{rows}\\n'", monkeypatch)
+    program("sinfo", f"printf '{rows}\\n'")
     assert queue.partition_of_nodes() == [(64, gpus)]
 
 
-def test_the_smallest_of_the_limits_that_apply_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_smallest_of_the_limits_that_apply_counts(program: Program) -> None:
     script = """case "$*" in
     *assoc*) echo 'long|50|'; echo '|300|40';;
     *qos*) echo 'normal|5||'; echo 'long|70|30|';;
     esac"""
-    command(tmp_path, "sacctmgr", script, monkeypatch)
+    program("sacctmgr", script)
     assert queue.max_submit() == 30
 
 
@@ -190,19 +181,19 @@ def test_every_state_of_the_manual_is_known() -> None:
 
 
 def test_a_command_that_is_missing_fails_or_hangs_is_an_error_with_its_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     missing = r"no-such-command: command not found; is this a machine with Slurm\?"
     with pytest.raises(MachineError, match=missing):
         queue.call("no-such-command")
-    command(tmp_path, "squeue", "echo 'squeue: error: Invalid user: x' >&2; exit 1", monkeypatch)
+    program("squeue", "echo 'squeue: error: Invalid user: x' >&2; exit 1")
     with pytest.raises(SlurmError, match=r"^squeue: error: Invalid user: x$"):
         queue.in_queue(["1"])
-    command(tmp_path, "sinfo", "exit 9", monkeypatch)
+    program("sinfo", "exit 9")
     with pytest.raises(SlurmError, match="sinfo: exit code 9"):
         queue.partition_of_nodes()
     monkeypatch.setattr(queue, "TIMEOUT_S", 0.2)
-    command(tmp_path, "squeue", "exec sleep 20", monkeypatch)
+    program("squeue", "exec sleep 20")
     began = time.monotonic()
     with pytest.raises(SlurmError, match=r"squeue: no answer within 0.2 s"):
         queue.in_queue(["1"])

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,15 +43,6 @@ def jobs_of(runs: Runs) -> list[str | None]:
 
 def runs_in(folder: Path) -> list[RunDirectory]:
     return [RunDirectory(path) for path in sorted((folder / "results" / "runs").glob("ddp-*"))]
-
-
-def in_front(name: str, script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command that stands before Slurm's own, which is {real} in its script."""
-    bin = folder / "front"
-    bin.mkdir()
-    (bin / name).write_text("#!/bin/sh\n" + script.format(real=shutil.which(name)))
-    (bin / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{bin}{os.pathsep}{os.environ['PATH']}")
 
 
 def start(words: tuple[str, ...]) -> subprocess.Popen[bytes]:
@@ -133,18 +125,17 @@ def test_a_sweep_that_sbatch_refuses_loses_nothing_and_says_why(
 
 
 def test_a_refusal_of_the_second_array_keeps_the_first(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, tmp_path: Path, program: Callable[[str, str], Path]
 ) -> None:
     env = cluster(max_array_size=2)
     runs, once = runs_of(3, tmp_path), tmp_path / "once"
-    in_front(
+    real = shutil.which("sbatch")
+    program(
         "sbatch",
-        'case "$1" in --version) exec {real} "$@";; esac\n'
+        f'case "$1" in --version) exec {real} "$@";; esac\n'
         f"if [ -e {once} ]; then\n"
         'echo "sbatch: error: Batch job submission failed: Too busy" >&2; exit 1\n'
-        f'fi\ntouch {once}; exec {{real}} "$@"',
-        tmp_path,
-        monkeypatch,
+        f'fi\ntouch {once}; exec {real} "$@"',
     )
     assert put(runs) == {runs[2][0].run_id: "sbatch: Batch job submission failed: Too busy"}
     assert jobs_of(runs) == ["1_0", "1_1", None]
@@ -153,13 +144,12 @@ def test_a_refusal_of_the_second_array_keeps_the_first(
     assert list(fake.jobs(env)) == jobs_of(runs) == ["1_0", "1_1", "2"]
 
 
-@pytest.mark.parametrize("delay_s", [0.0, 1.5])
 def test_a_death_after_sbatchs_yes_submits_nothing_twice(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, delay_s: float
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where squeue knows the array only some time later. The next submission notes the ids."""
-    env = cluster(delay_s=delay_s)
-    monkeypatch.setattr(submit, "KNOWN_S", 20.0 if delay_s else 0.3)
+    """squeue knows the array only some time later. The next submission notes the ids."""
+    env = cluster(delay_s=1.5)
+    monkeypatch.setattr(submit, "KNOWN_S", 20.0)
     runs = runs_of(3, tmp_path)
     original = SlurmExecutor._submit_command
 
@@ -181,18 +171,17 @@ def test_a_death_after_sbatchs_yes_submits_nothing_twice(
 
 
 def test_two_submissions_of_one_study_at_once_of_which_one_is_killed_submit_each_run_once(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, tmp_path: Path, program: Callable[[str, str], Path]
 ) -> None:
     """The first to get sbatch's yes is killed right after it; the second waits for the lock."""
     env = cluster()
     kill, killed = tmp_path / "kill", tmp_path / "killed"
     kill.touch()
-    in_front(
+    real = shutil.which("sbatch")
+    program(
         "sbatch",
-        '{real} "$@" || exit 1\ncase "$1" in --version) exit 0;; esac\n'
+        f'{real} "$@" || exit 1\ncase "$1" in --version) exit 0;; esac\n'
         f"if mv {kill} {killed}; then kill -9 $PPID; fi",
-        tmp_path,
-        monkeypatch,
     )
     words = (*SWEEP, "seed=0,1")
     both = [start(words) for _ in range(2)]
