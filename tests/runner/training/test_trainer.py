@@ -1,6 +1,7 @@
 """The train loop in virtual time: its steps, exactness of evaluation, agreement, clock, resume."""
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -313,17 +314,21 @@ def test_train_time_is_the_sum_of_the_slowest_intervals():
     assert kept == [[10.0, 8.0], [8.0, 10.0]]
 
 
-class SlowBetweenNodes(Network):
-    """25 ms for each all-reduce of parameters between nodes, everything else free."""
+@dataclasses.dataclass(frozen=True)
+class AllReduces(Network):
+    """All-reduces of these payloads take so long, everything else is free."""
+
+    ns: int
+    chosen: Callable[[int], bool] = lambda payload: payload > 100
 
     def duration_ns(self, verb, members, payload, inter):
-        return 25_000_000 if verb == "all_reduce" and inter and payload > 100 else 0
+        return self.ns if verb == "all_reduce" and self.chosen(payload) else 0
 
 
 def test_the_last_average_is_training_time():
     """Six steps of 10 ms in a round of 100, and 25 ms for the average that ends the run."""
     cfg = config("local_sgd", keys={"sync_every": 100}, ranks=[1, 1], epochs=1)
-    done = simulated(cfg, network=SlowBetweenNodes(), step_time=lambda rank, n: 10**7)
+    done = simulated(cfg, network=AllReduces(25_000_000), step_time=lambda rank, n: 10**7)
     assert done.results[0].summary["train_s"] == pytest.approx(0.060 + 0.025)
 
 
@@ -335,20 +340,15 @@ def test_waiting_for_what_is_in_flight_is_training_and_only_the_average_is_makin
     # DASO lets nobody evaluate there.
     monkeypatch.setattr(DASO, "is_sync_point", lambda strategy, progress: True)
     cfg = config("daso", keys=keys, ranks=[1, 1], epochs=1, eval_every_samples=16, eval_mode="inline")
-    first = evaluations(simulated(cfg, network=SlowBetweenNodes(), step_time=lambda rank, n: 10**7))[0]
+    first = evaluations(simulated(cfg, network=AllReduces(25_000_000), step_time=lambda rank, n: 10**7))[0]
     assert first["make_model_s"] == 0.025
     assert first["train_s"] == pytest.approx(0.010 + 0.025 + 0.025)
 
 
 def test_waiting_is_told_from_transfer():
     """Ranks enter an all-reduce at 0 and 30 ms and leave at 50 ms: waiting 30 and 0, transfer 20 and 20."""
-
-    class Twenty(Network):
-        def duration_ns(self, verb, members, payload, inter):
-            return 20_000_000 if verb == "all_reduce" and payload > 100 else 0
-
     cfg = config(ranks=[1, 1], epochs=1, global_batch_size=96)
-    done = simulated(cfg, network=Twenty(), step_time=lambda rank, n: rank * 30_000_000)
+    done = simulated(cfg, network=AllReduces(20_000_000), step_time=lambda rank, n: rank * 30_000_000)
     parts = [
         next(row for row in kept.rows if row["kind"] == "train_interval")["parts_s"]
         for kept in done.rank_rows
@@ -377,14 +377,9 @@ def test_parts_add_up_to_train_and_segments_to_the_clock(strategy: str):
 
 
 def test_only_the_judged_models_making_is_charged():
-    class OnlyBuffers(Network):
-        """1 s for each average of buffers, the making of DDP's evaluable model; all else free."""
-
-        def duration_ns(self, verb, members, payload, inter):
-            return 10**9 if verb == "all_reduce" and payload == 2 * 16 * 4 else 0
-
+    """1 s for each average of buffers, the making of DDP's evaluable model."""
     cfg = config(ranks=[1, 1], model=Awkward(), epochs=2, global_batch_size=96)
-    done = simulated(cfg, network=OnlyBuffers(), step_time=lambda rank, n: 10**10)
+    done = simulated(cfg, network=AllReduces(10**9, lambda payload: payload == 2 * 16 * 4), step_time=lambda rank, n: 10**10)
     assert [row["train_s"] for row in evaluations(done)] == [11.0, 21.0]
     assert [row["make_model_s"] for row in evaluations(done)] == [1.0, 1.0]
 
@@ -393,10 +388,7 @@ def test_the_record_says_from_which_weights_and_over_which_batches_a_run_went():
     """Equal for the strategies of a repetition, another with another seed."""
 
     def digests(strategy: str, seed: int = 0) -> dict[str, str | None]:
-        (row,) = [
-            row for row in simulated(config(strategy, seed=seed, epochs=1)).metrics.rows if row["kind"] == "summary"
-        ]
-        return row["digests"]
+        return simulated(config(strategy, seed=seed, epochs=1)).results[0].summary["digests"]
 
     base = digests("ddp")
     assert all(base.values())

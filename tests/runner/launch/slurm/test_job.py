@@ -366,24 +366,25 @@ def test_a_job_that_cannot_run_fails_and_its_run_says_why(
 
 
 @pytest.mark.parametrize(
-    ("outcome", "job", "changes", "status"),
+    ("outcome", "job", "batch", "status"),
     [
         # The rank raised, then Slurm's warning came while the others were being ended.
-        (replace(FAILED, raised=True), told(left_s=100.0), {}, "failed"),
+        (replace(FAILED, raised=True), told(left_s=100.0), True, "failed"),
         # launcher.submit=false in salloc --time=2:00:00, timeout_min at its default: scancel.
-        (replace(STOPPED, reason="SIGTERM"), told("COMPLETING", 5400.0), {}, "cancelled"),
-        (STOPPED, told(left_s=100.0), {"batch": False}, "timed_out"),  # a shell cannot begin again
-        (STOPPED, told(left_s=100.0), {"max_requeues": 0}, "timed_out"),
+        (replace(STOPPED, reason="SIGTERM"), told("COMPLETING", 5400.0), True, "cancelled"),
+        (STOPPED, told(left_s=100.0), False, "timed_out"),  # a shell cannot begin again
     ],
-    ids=["raised", "scancel", "shell", "no requeues"],
+    ids=["raised", "scancel", "shell"],
 )
 def test_what_is_not_requeued(
-    slurm: Slurm, tmp_path: Path, outcome: Outcome, job: QueuedJob, changes: dict[str, Any], status: str
+    slurm: Slurm, tmp_path: Path, outcome: Outcome, job: QueuedJob, batch: bool, status: str
 ) -> None:
     slurm.jobs["7"] = job
     signal = "SIGTERM" if outcome.reason == "SIGTERM" else "SIGUSR2"
-    ranks = ranks_of(tmp_path, submit=False, timeout_min=60, max_requeues=changes.get("max_requeues", 3))
-    ranks._allocation = replace(ranks._allocation, batch=changes.get("batch", True))
+    ranks = ranks_of(tmp_path, submit=False, timeout_min=60)
+    ranks._allocation = replace(ranks._allocation, batch=batch)
     ranks._started = [started("n1", signals=(signal,)), started("n2")]
     assert concluded(ranks, outcome)[1]["status"] == status
     assert slurm.requeued == []
+
+
