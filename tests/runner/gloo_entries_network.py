@@ -248,5 +248,3 @@ def leaves(task: RankTask, link: Link) -> None:
             errors.append(type(error).__name__)
     (task.run_dir / f"errors-{task.rank}").write_text(f"{errors}")
     raise RuntimeError("rank 1 is gone")
-
-

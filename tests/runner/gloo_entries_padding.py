@@ -23,22 +23,6 @@ def _hook(launch: Launch, bucket: GradBucket) -> torch.futures.Future[Tensor]:
     return launch(bucket)
 
 
-def net() -> nn.Sequential:
-    torch.manual_seed(1)
-    return nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
-
-
-def wrapped(model: nn.Module, comm: TorchCommunicator, launch: Launch) -> DistributedDataParallel:
-    ddp = DistributedDataParallel(
-        model,
-        process_group=comm.ddp_group(),
-        bucket_cap_mb=WIDTH * WIDTH * 4 / 2**20,  # pyright: ignore[reportArgumentType] (a float, PyTorch says int)
-        gradient_as_bucket_view=True,
-    )
-    ddp.register_comm_hook(launch, _hook)
-    return ddp
-
-
 def passes(module: nn.Module, padding: Padding, x: Tensor) -> None:
     module.zero_grad()
     loss = module(x).sum()
@@ -66,7 +50,8 @@ def order(comm: TorchCommunicator) -> dict[str, Any]:
     x = torch.ones(2, WIDTH)
     launched = []
     for pads_first in (True, False):
-        clock, model = Ticking(), net()
+        clock = Ticking()
+        model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
         layers = {parameter: name.partition(".")[0] for name, parameter in model.named_parameters()}
         seen: list[tuple[list[str], int]] = []
 
@@ -80,7 +65,13 @@ def order(comm: TorchCommunicator) -> dict[str, Any]:
             return Padding(model, Device(0, lambda *_: 1500 * MS), now=clock.now, sleep=clock.sleep)
 
         padding = pads() if pads_first else None
-        ddp = wrapped(model, comm, launch)
+        ddp = DistributedDataParallel(
+            model,
+            process_group=comm.ddp_group(),
+            bucket_cap_mb=WIDTH * WIDTH * 4 / 2**20,  # pyright: ignore[reportArgumentType] (a float, PyTorch says int)
+            gradient_as_bucket_view=True,
+        )
+        ddp.register_comm_hook(launch, _hook)
         padding = padding or pads()
         padding.measure(lambda model=model, padding=padding: passes(model, padding, x), 3)
         began = 0
@@ -95,5 +86,3 @@ def order(comm: TorchCommunicator) -> dict[str, Any]:
         shares = dict(padding.backward)
         launched.append([(names, at - began, shares[names[-1]]) for names, at in seen])
     return {"launched": launched}
-
-

@@ -99,5 +99,3 @@ def ignores_requests(task: RankTask, link: Link) -> None:
     while True:
         link.progress(now=time.monotonic())
         time.sleep(0.05)
-
-

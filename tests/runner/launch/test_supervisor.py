@@ -278,5 +278,3 @@ def test_an_end_after_the_end_and_an_error_without_words_are_told_too() -> None:
         "rank 1: ended after it had finished (exit code 3) (last in barrier)"
     )
     assert raised(0, 0, "KeyError", "").reason == "rank 0: KeyError"
-
-

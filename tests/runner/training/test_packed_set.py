@@ -234,5 +234,3 @@ def test_arms_differ_in_the_reader_alone_and_sizes_in_the_cache(tmp_path: Path) 
         len({(cfg.strategy, repr(cfg.model), cfg.dataset, cfg.train, cfg.launcher) for cfg in configs}) == 1
     )
     assert len({cfg.reader.name for cfg in configs}) == 4
-
-

@@ -75,5 +75,3 @@ def test_a_resumed_run_counts_on_from_its_checkpoint(tmp_path: Path):
     )
     assert len(counted) > 4
     assert counted == counted_of_whole
-
-

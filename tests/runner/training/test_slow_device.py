@@ -68,9 +68,13 @@ class Rig:
         self.first, self.last = Layer(self.clock, 1, 2), Layer(self.clock, 3, 6)
         self.model = nn.Sequential(self.first, self.last)
         self.samples: list[int] = []
-        default_device = Device(0, lambda rank, samples: self.samples.append(samples) or 120 * MS)
+
+        def step_ns(rank: int, samples: int) -> int:
+            self.samples.append(samples)
+            return 120 * MS
+
         self.padding = Padding(
-            self.model, device or default_device, now=self.clock.now, sleep=self.clock.sleep
+            self.model, device or Device(0, step_ns), now=self.clock.now, sleep=self.clock.sleep
         )
         # Behind the pads' own hooks: when the layer is over, and when its gradient is there; in ms.
         self.marks: list[float] = []
@@ -358,5 +362,3 @@ def test_ddp_hears_of_a_gradient_after_its_pad(tmp_path: Path):
         assert [layers for layers, _, _ in launched] == [[str(layer)] for layer in reversed(range(LAYERS))]
         for _, at_ns, share in launched:
             assert at_ns == pytest.approx(share * 1000 * MS, abs=0.2 * MS)
-
-

@@ -117,5 +117,3 @@ def test_a_run_that_the_machine_cannot_emulate_is_refused_with_the_nearest_it_ca
     assert 0 < float(reason.partition("take cluster.links.inter.rate_gbit=")[2].split(",")[0]) < 0.1
     assert not [row for row in read_records(directory.metrics).rows if row["kind"] != "start"]
     assert not list(directory.checkpoints.iterdir())
-
-

@@ -386,5 +386,3 @@ def test_what_is_not_requeued(
     ranks._started = [started("n1", signals=(signal,)), started("n2")]
     assert concluded(ranks, outcome)[1]["status"] == status
     assert slurm.requeued == []
-
-
