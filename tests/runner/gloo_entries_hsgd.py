@@ -17,6 +17,7 @@ from daso_bench.runner.machine import shared_memory
 from daso_bench.strategies.errors import MachineError
 from daso_bench.strategies.topology import NODE, WORLD, peers
 
+
 @on_nodes([2, 2])
 def memory(comm: TorchCommunicator) -> None:
     """Memory of every type and size is one per node, and lives as long as a view of it."""

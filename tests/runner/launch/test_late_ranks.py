@@ -9,7 +9,6 @@ from real_runs import assert_close, final_model, finished, launch
 from runs import PERIODS, config, simulated
 
 
-
 def test_a_backward_pass_that_a_gpu_is_still_at_is_computing_and_no_communication(tmp_path: Path):
     _, summary = finished(config(ranks=[1, 1], results=tmp_path), entry="gloo_entries_gpu:behind")
     for overlap, told in summary.items():

@@ -74,7 +74,7 @@ def test_a_rank_that_fails_ends_the_run_and_is_named(tmp_path: Path, name: str, 
 
 
 POWERSGD = {"algorithm": "hierarchical", "hook": "powersgd", "powersgd_start_steps": 3}
-PARTS: dict[str, Any] = {"accumulate": 3, "dataset": Blobs(samples=50)}
+IN_PARTS: dict[str, Any] = {"accumulate": 3, "dataset": Blobs(samples=50)}
 CLIPPED: dict[str, Any] = {"model": Awkward(), "clip_norm": 0.5}
 CHANNELS_LAST: dict[str, Any] = {"model": SmallCNN(channels=[4, 6], norm="batch"), "channels_last": True}
 
@@ -84,15 +84,15 @@ CHANNELS_LAST: dict[str, Any] = {"model": SmallCNN(channels=[4, 6], norm="batch"
     [
         ("ddp", {}, [2, 2], 1e-12, {}),
         ("ddp", {}, [2, 1], 1e-10, CHANNELS_LAST),
-        ("ddp", {}, [2, 1], 1e-10, PARTS),
-        ("ddp", {"overlap": False}, [2, 1], 1e-10, PARTS),
-        ("ddp", {"algorithm": "hierarchical"}, [2, 1], 1e-10, PARTS),
+        ("ddp", {}, [2, 1], 1e-10, IN_PARTS),
+        ("ddp", {"overlap": False}, [2, 1], 1e-10, IN_PARTS),
+        ("ddp", {"algorithm": "hierarchical"}, [2, 1], 1e-10, IN_PARTS),
         ("ddp", {"algorithm": "sliced", "overlap": False}, [2, 2], 1e-10, {}),
         ("ddp", POWERSGD, [2, 1], 1e-10, {}),
         ("daso", {**CYCLING, "sync_every": 2, "wait_batches": 2}, [2, 2], 1e-12, {}),
         ("daso", {**CYCLING, "blocking": "gradients"}, [2, 2], 1e-12, {}),
         ("hsgd", {}, [2, 1], 1e-12, CLIPPED),
-        ("hsgd", {}, [2, 1], 1e-10, {**PARTS, "clip_norm": 0.5}),
+        ("hsgd", {}, [2, 1], 1e-10, {**IN_PARTS, "clip_norm": 0.5}),
         ("hsgd", {"level2_algorithm": "linear"}, [2, 2], 1e-12, CLIPPED),
         ("hsgd", {"partition": "tensor", "shared_weights": False}, [2, 2], 1e-12, CLIPPED),
     ],

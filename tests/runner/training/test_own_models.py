@@ -86,8 +86,6 @@ def test_what_cannot_be_trained_is_refused_by_name(model: Any, words: str):
         simulated(cfg)
 
 
-
-
 def test_a_plug_in_of_two_types_is_refused_before_any_process(here: Path, capsys: pytest.CaptureFixture[str]):
     (here / "own" / "model").mkdir(parents=True)
     (here / "own" / "model" / "mine.yaml").write_text("# One's own.\n_target_: own_models.TwoTypes\n")

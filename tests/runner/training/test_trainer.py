@@ -222,7 +222,9 @@ def test_a_run_told_to_stop_at_any_step_has_the_history_of_an_unbroken_one(tmp_p
     steps = whole.contexts[0].progress.step
     for at in range(1, steps + 1):
         folder = tmp_path / f"asked_{at}"
-        asked = simulated(cfg, checkpoints=folder, listeners=lambda rank, at=at: AsksAt(at if rank == 3 else 10**9))
+        asked = simulated(
+            cfg, checkpoints=folder, listeners=lambda rank, at=at: AsksAt(at if rank == 3 else 10**9)
+        )
         if {result.status for result in asked.results} == {"finished"}:
             continue  # nobody meets any more to agree on it
         again = simulated(cfg, checkpoints=folder, attempt=2)
@@ -233,7 +235,9 @@ def test_a_run_told_to_stop_at_any_step_has_the_history_of_an_unbroken_one(tmp_p
 
 
 def test_time_budget_stops_all_and_is_called_timed_out(tmp_path: Path):
-    done = simulated(config(max_seconds=0.1, epochs=50), step_time=lambda rank, n: 10_000_000, checkpoints=tmp_path)
+    done = simulated(
+        config(max_seconds=0.1, epochs=50), step_time=lambda rank, n: 10_000_000, checkpoints=tmp_path
+    )
     assert {result.status for result in done.results} == {"timed_out"}
     # Found out after step 11 ends beyond 0.1 s, told in the next step's gradients.
     assert {context.progress.step for context in done.contexts} == {12}
@@ -255,7 +259,9 @@ def test_max_steps_ends_the_run_and_is_its_label(strategy: str, steps: int):
 
 def test_workers_at_their_own_pace_end_by_samples_and_not_by_a_limit():
     # The last one is five times as slow.
-    done = simulated(config("lasgd"), network=SLOW, step_time=lambda rank, n: 2_000_000 * (5 if rank == 3 else 1))
+    done = simulated(
+        config("lasgd"), network=SLOW, step_time=lambda rank, n: 2_000_000 * (5 if rank == 3 else 1)
+    )
     steps = [context.progress.step for context in done.contexts]
     assert steps[3] >= 9
     assert steps[0] > 4 * steps[3]
@@ -379,7 +385,11 @@ def test_parts_add_up_to_train_and_segments_to_the_clock(strategy: str):
 def test_only_the_judged_models_making_is_charged():
     """1 s for each average of buffers, the making of DDP's evaluable model."""
     cfg = config(ranks=[1, 1], model=Awkward(), epochs=2, global_batch_size=96)
-    done = simulated(cfg, network=AllReduces(10**9, lambda payload: payload == 2 * 16 * 4), step_time=lambda rank, n: 10**10)
+    done = simulated(
+        cfg,
+        network=AllReduces(10**9, lambda payload: payload == 2 * 16 * 4),
+        step_time=lambda rank, n: 10**10,
+    )
     assert [row["train_s"] for row in evaluations(done)] == [11.0, 21.0]
     assert [row["make_model_s"] for row in evaluations(done)] == [1.0, 1.0]
 
