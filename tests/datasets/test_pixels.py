@@ -1,7 +1,6 @@
 """From file to pixels: what becomes of every mode, and the reason where a file cannot be used."""
 
 import os
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +202,3 @@ def test_labels_that_would_be_scaled_blended_or_lossy_are_refused(tmp_path: Path
             read(str(path))
 
 
-def test_the_error_survives_the_way_out_of_a_worker_process() -> None:
-    error = pickle.loads(pickle.dumps(BadImage("a.jpg", "empty")))
-    assert (error.path, error.reason, str(error)) == ("a.jpg", "empty", "a.jpg: empty")

@@ -106,38 +106,6 @@ def test_a_reader_who_has_seen_enough_is_no_failure(tmp_path: Path) -> None:
     assert (command.returncode, said) == (0, "")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["strategy=ddpp"], "strategy=ddpp: unknown (did you mean 'ddp'?)"),
-        (["+train.foo=1"], "train.foo: unknown key"),
-        (["strategy=daso", "strategy.sync_every=0"], "strategy.sync_every=0: must be >= 1"),
-        (
-            ["statsu", "results"],
-            "statsu: neither a command (list, status, resume, cancel, evaluate, report, tensorboard, check, ",
-        ),
-        (["--nosuch"], "unrecognized arguments: --nosuch"),
-        (["--config-dir", "nowhere"], "--config-dir=nowhere: no such folder"),
-        (["report", "--diff", ".", ".", "--config-dir", "."], "takes no --output and no --config-dir"),
-        (["status", "nowhere"], "nowhere: no such folder"),
-        (["resume", "."], "no run in it"),
-        (["evaluate", "."], "is no run directory"),
-        (["list", "modles"], "did you mean 'models'?"),
-        (["-m", "train.epochs=0,-1"], "train.epochs=0: must be >= 1"),
-    ],
-)
-def test_a_wrong_request_is_one_sentence_and_exit_code_2(
-    machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
-    assert code_of(*arguments) == 2
-    shown = capsys.readouterr()
-    assert message in shown.err
-    assert shown.err.startswith("daso-bench: ")
-    assert "Traceback" not in shown.err
-    assert machine.launched == []
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_one_run_is_launched_as_configured_and_summed_up(
     machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -180,21 +180,3 @@ def test_a_summary_has_the_share_that_the_target_is_of_and_the_tasks_own(
             assert summary[f"final_{name}"] == last[name] is not None
 
 
-MIOU = 0.8
-"""A model that calls every pixel ground has 0.16; seen after these 6 epochs, two seeds: 0.892 to 0.902."""
-
-
-def test_a_segmentation_run_reaches_its_miou():
-    cfg = config(
-        "daso",
-        model=SmallFCN(),
-        dataset=Shapes(samples=384, validation_samples=8, test_samples=64),
-        optimizer=SGD(lr=0.1),
-        epochs=6,
-        stop="first",
-        target=MIOU,
-        target_metric="miou",
-    )
-    run = simulate(cfg, cfg.dataset.load(), step_time=lambda rank, n: 10_000 * n)
-    last = [row for row in run.metrics.rows if row["kind"] == "evaluation"][-1]
-    assert last["reached"], last["miou"]

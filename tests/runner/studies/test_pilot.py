@@ -58,24 +58,6 @@ def test_they_are_the_baseline_for_its_whole_schedule_with_seeds_and_a_study_of_
         assert (run.strategy, run.optimizer, run.cluster) == (base.strategy, base.optimizer, base.cluster)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--runs", "9"], "--runs 9: must be 10 or more"),
-        (["--reference", "--runs", "9"], "--runs 9: must be 10 or more"),
-        (["launcher=slurm", "cluster=laptop"], "launcher=slurm: pilots are waited for"),
-        (["launcher=slurm", "cluster=laptop", "--reference"], "launcher=slurm: references are waited for"),
-        (["--reference", "train.target=null"], "train.target=null: a reference is the number of samples"),
-        (["--output", "mine"], "--output mine: belongs to --reference"),
-    ],
-)
-def test_what_cannot_be_waited_for_or_tells_too_little_is_refused(
-    words: list[str], said: str, here: Path, capsys: pytest.CaptureFixture[str]
-):
-    assert code_of("pilot", "+study=mission", *ONE_ARM, *words) == WRONG_REQUEST
-    assert said in " ".join(capsys.readouterr().err.split())
-
-
 @KINDS
 def test_a_dry_run_shows_them_and_starts_and_writes_nothing(
     kind: tuple[str, ...],

@@ -93,20 +93,6 @@ def test_no_network_is_told_with_3(here: Path, monkeypatch: pytest.MonkeyPatch, 
     assert "on a machine with a network" in capsys.readouterr().err
 
 
-def test_other_words_are_refused() -> None:
-    for words, message in (
-        (["dataset=digits", "seed=1"], r"seed=1: must be dataset=NAME or dataset\.KEY=VALUE"),
-        (["digits"], r"digits: must be dataset=NAME"),
-        (["dataset.root=x"], r"prepare: takes dataset=NAME"),
-        (["dataset=digit"], r"dataset=digit: unknown \(did you mean 'digits'"),
-        (["dataset=imagefolder", "dataset.crop=0"], r"dataset\.crop=0: must be >= 1"),
-        (["dataset=imagefolder", "dataset.corp=8"], r"did you mean dataset\.crop"),
-        (["dataset=imagefolder", "dataset.root=nowhere"], r"dataset\.root=.*nowhere: no such folder"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            run(["prepare", *words])
-
-
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Runs end at once; the folders of those that were launched, with data.json as it then was."""

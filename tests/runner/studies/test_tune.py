@@ -61,19 +61,6 @@ def test_every_arm_has_the_same_trials_with_the_same_seeds_on_the_validation_spl
             assert (train.target, train.epochs, run.study.name) == (0.95, 8, "mission_tune")
 
 
-def test_trial_0_is_the_default_and_all_arms_have_the_same_common_coordinates(
-    trials: dict[str, list[Trial]],
-):
-    flat, daso = trials["ddp flat"], trials["daso"]
-    assert [trial.settings for trial in (flat[0], daso[0])] == [{}, {}]
-    common = ("optimizer.lr", "schedule.warmup_epochs", "optimizer.weight_decay")
-    for one, other in zip(flat[1:], daso[1:], strict=True):
-        assert [one.settings[key] for key in common] == [other.settings[key] for key in common]
-        assert one.request.config is not None
-        assert one.request.config.optimizer.lr == one.settings["optimizer.lr"]
-    assert len({trial.settings["optimizer.lr"] for trial in flat[1:]}) == 15
-
-
 GOSSIP = (
     *("+study=mission", "study.arm=ddp flat,sgp", "seed=0", "--trials", "4"),
     *("cluster.nodes=2", "cluster.ranks_per_node=1"),
@@ -198,24 +185,6 @@ def test_a_study_is_tuned_run_and_reported(here: Path, capsys: pytest.CaptureFix
     page = (report / "index.html").read_text()
     assert "equally tuned" in page
     assert "paper&#39;s settings" in page
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--trials", "6"], "--trials=6: must be a power of two, 4 or more"),
-        (["study.tune_trials=2"], "study.tune_trials=2: must be a power of two, 4 or more"),
-        ([f"seed={TRIAL + 3}"], f"seeds [{TRIAL + 3}] were tuned on and are scored"),
-        (["launcher=slurm", "cluster=laptop"], "launcher=slurm: trials are waited for"),
-        (["study.role=same_seeds"], "nothing to tune"),
-    ],
-)
-def test_what_tuning_cannot_do_is_refused_before_anything_runs(
-    words: list[str], said: str, here: Path, capsys: pytest.CaptureFixture[str]
-):
-    assert code_of("tune", "+study=mission", "study.arm=ddp flat", *words) == 2
-    assert said in " ".join(capsys.readouterr().err.split())
-    assert not list(here.iterdir())
 
 
 def test_an_arm_of_which_no_trial_ran_ends_the_tuning_without_a_study(
