@@ -151,10 +151,15 @@ def test_the_exit_code_of_a_run_tells_the_truth(
     assert ("daso-bench resume" in shown) == (fate != "diverged")
 
 
-def test_a_machine_that_cannot_is_exit_code_3(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_machine_that_cannot_is_exit_code_3_and_the_folder_of_the_run_says_why(
+    machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     machine.fate = {"ddp s0": MachineError("launcher.port=80: taken")}
     assert code_of("launcher.port=80") == 3
     assert capsys.readouterr().err == "daso-bench: launcher.port=80: taken\n"
+    (path,) = (tmp_path / "results" / "runs").iterdir()
+    status = RunDirectory(path).status()
+    assert (status["status"], status["reason"]) == ("queued", "launcher.port=80: taken")
 
 
 def test_a_failed_run_is_resumed_and_a_finished_one_is_not(

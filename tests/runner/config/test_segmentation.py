@@ -1,8 +1,7 @@
 """mIoU from summed confusion matrices, and a loss in which every image counts alike."""
 
 import math
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +10,7 @@ from runs import config  # pyright: ignore[reportMissingImports] (on the path by
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from daso_bench.datasets.data import Data, Split
-from daso_bench.datasets.dataset import Dataset
+from daso_bench.datasets.shapes import Shapes
 from daso_bench.models.small import SmallFCN
 from daso_bench.runner.config.optimizers import SGD
 from daso_bench.runner.config.tasks import Segmentation, image_losses
@@ -105,38 +103,6 @@ def test_an_image_counts_alike_however_many_of_its_pixels_are_labelled():
     assert TASK.loss_sum(outputs, masks).item() == pytest.approx((first + second).item())
 
 
-@dataclass(frozen=True, kw_only=True)
-class Uneven(Dataset):
-    """Images of 6×5 pixels with unequal numbers of labelled ones; 4 to train on, 7 to be judged by."""
-
-    task: ClassVar[str] = "segmentation"
-    name: ClassVar[str] = "uneven"
-
-    def load(self) -> Data:
-        """The same data on every rank."""
-
-        def split(size: int, seed: int) -> Split:
-            generator = torch.Generator().manual_seed(seed)
-            masks = torch.randint(3, (size, 6, 5), generator=generator, dtype=torch.uint8)
-            for place in range(size):  # the first image keeps all its labels, the last has few
-                masks[place].flatten()[: 29 * place // size] = NONE
-            return Split(
-                images=torch.randn(size, 3, 6, 5, generator=generator),
-                labels=masks,
-                mean=(0.0,) * 3,
-                std=(1.0,) * 3,
-            )
-
-        return Data(
-            name="uneven",
-            classes=3,
-            shape=(3, 6, 5),
-            train=split(4, 0),
-            validation=split(2, 1),
-            test=split(7, 2),
-        )
-
-
 def run(
     ranks: list[int], strategy: str = "ddp", keys: dict[str, Any] | None = None, **more: Any
 ) -> SimulatedRun:
@@ -146,7 +112,7 @@ def run(
         keys=keys,
         ranks=ranks,
         model=SmallFCN(channels=[3, 4]),
-        dataset=Uneven(),
+        dataset=Shapes(samples=4, validation_samples=2, test_samples=7, height=16, width=20),
         target_metric="miou",
         **settings,
     )

@@ -18,7 +18,7 @@ from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 from daso_bench.runner.records.study_plan import SEEDS
 from daso_bench.runner.studies import run_plan
 from daso_bench.runner.studies.plan import PlannedRun, StudyPlan, plan_of
-from daso_bench.runner.studies.run_plan import exit_code, failures, run_all, run_one
+from daso_bench.runner.studies.run_plan import exit_code, run_all, run_one
 from daso_bench.strategies.errors import ConfigError, MachineError
 
 
