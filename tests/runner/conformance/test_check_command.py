@@ -7,7 +7,6 @@ import pytest
 from asking import code_of  # pyright: ignore[reportMissingImports] (another folder of tests)
 from plugins import Averager
 
-from daso_bench.runner.cli.main import help_text
 from daso_bench.runner.config.groups import entries
 from daso_bench.runner.conformance import check_command, kit
 from daso_bench.runner.conformance.check_command import asked, candidates
@@ -61,19 +60,14 @@ def test_a_failure_names_step_and_rank_and_ends_with_1(folder: str, capsys: pyte
 
 @pytest.mark.usefixtures("few")
 def test_a_refusal_is_shown_once_and_is_no_failure(folder: str, capsys: pytest.CaptureFixture[str]):
-    given = ["strategy=single", f"--config-dir={folder}", "--jobs=1"]
-    assert code_of("check", *given, "--ranks", "2", "1,1") == 0
+    given = ["strategy=single", f"--config-dir={folder}"]
+    assert code_of("check", *given, "--ranks", "2", "1,1", "--jobs=1") == 0
     told = capsys.readouterr().out
     assert told.count("needs one node") == 1
     assert "single: 2 ok, 2 refused, 0 FAILED" in told
-    assert code_of("check", *given, "--ranks", "1,1") == 2, "nothing could be tried"
+    # In worker processes now.
+    assert code_of("check", *given, "--ranks", "1,1", "--jobs=2") == 2, "nothing could be tried"
     assert "nothing could be tried" in capsys.readouterr().out
-
-
-@pytest.mark.usefixtures("few")
-def test_worker_processes_find_the_same(folder: str, capsys: pytest.CaptureFixture[str]):
-    assert code_of("check", "strategy=single", f"--config-dir={folder}", "--ranks", "1,1", "--jobs=2") == 2
-    assert "2 refused" in capsys.readouterr().out
 
 
 def test_a_word_after_ranks_is_a_word(monkeypatch: pytest.MonkeyPatch):

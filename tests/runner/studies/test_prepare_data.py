@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asking import code_of
 from pictures import (  # pyright: ignore[reportMissingImports] (another folder of tests)
     field_images,
     plain,
@@ -15,7 +14,6 @@ from pictures import (  # pyright: ignore[reportMissingImports] (another folder 
 from daso_bench.datasets.cifar import CIFAR10
 from daso_bench.datasets.data import Data
 from daso_bench.datasets.dataset import Dataset
-from daso_bench.datasets.fashion_mnist import FashionMNIST
 from daso_bench.datasets.imagefolder import ImageFolder
 from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.models.spec import InputSpec
@@ -76,15 +74,6 @@ def test_prepare_downloads_without_being_asked_to(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(CIFAR10, "prepare", lambda self, tell: asked.append((self.download, self.root)))
     assert run(["prepare", "dataset=cifar10", "dataset.root=here"]) == 0
     assert asked == [(True, str(here / "here"))]
-
-
-def test_no_network_is_told_with_3(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    def cut_off(self: FashionMNIST, tell: Any) -> None:
-        raise ConnectionError("could not be fetched (no route): on a machine with a network ...")
-
-    monkeypatch.setattr(FashionMNIST, "prepare", cut_off)
-    assert code_of("prepare", "dataset=fashion_mnist") == 3
-    assert "on a machine with a network" in capsys.readouterr().err
 
 
 @pytest.fixture
