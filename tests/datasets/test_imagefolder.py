@@ -95,19 +95,6 @@ def test_skip_leaves_them_out_and_counts_them(images: Path) -> None:
     assert about["warnings"] == ["validation: no image of class '180'"]
 
 
-def test_batches_hold_the_converted_pixels(images: Path) -> None:
-    train = loaded(small(images, bad_files="skip", mean=(0, 0, 0), std=(1 / 255,) * 3))["train"]
-    places = {Path(path).name: number for number, path in enumerate(train.paths) if "train/0/" in path}
-    chosen = torch.tensor([places[name] for name in ("grey.png", "alpha.png", "print.jpg", "deep.png")])
-    pixels, labels = train.batch(chosen)
-    assert (pixels.shape, pixels.dtype) == ((4, 3, 8, 8), torch.float32)
-    assert labels.tolist() == [0, 0, 0, 0]
-    means = pixels.mean((1, 2, 3)).tolist()
-    assert means[0] == pytest.approx(90, abs=0.1)
-    assert means[1:3] == pytest.approx([255, 255], abs=2)
-    assert means[3] == pytest.approx(127.5, abs=3)  # the ramp, not 255
-
-
 def test_a_folder_without_splits_is_divided_class_by_class(three: Path) -> None:
     splits = loaded(small(three, holdout=0.2))
     assert {name: split.labels.bincount().tolist() for name, split in splits.items()} == {

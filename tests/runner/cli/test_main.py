@@ -125,18 +125,6 @@ def test_one_run_is_launched_as_configured_and_summed_up(
     assert [entry.name for entry in tmp_path.iterdir()] == ["results"]
 
 
-@pytest.mark.parametrize("words", [["hydra.job.chdir=true"], ["-m", "seed=0,1"]])
-def test_relative_paths_mean_from_here_in_runs_and_sweeps(
-    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
-) -> None:
-    (tmp_path / "sub").mkdir()
-    monkeypatch.chdir(tmp_path / "sub")
-    assert code_of(*words, "results_dir=../out", "dataset=fashion_mnist", "dataset.root=imgs") == 0
-    for path in (tmp_path / "out" / "runs").glob("*/"):
-        assert load(path / "config.yaml").dataset.folder() == str(tmp_path / "sub" / "imgs")
-    assert list((tmp_path / "sub").iterdir()) == []
-
-
 @pytest.mark.parametrize(
     ("fate", "code"), [("failed", 1), ("diverged", 1), ("timed_out", 1), ("cancelled", 130)]
 )

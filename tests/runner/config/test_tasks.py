@@ -17,7 +17,6 @@ from daso_bench.datasets.shapes import Shapes
 from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.models.small import MLP, SmallFCN
 from daso_bench.runner.config import load
-from daso_bench.runner.config.optimizers import SGD
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.config.tasks import TASKS, Classification
 from daso_bench.runner.report.data.metric import METRICS as REPORTED
@@ -113,10 +112,10 @@ class Dreams(Blobs):
             r"^train\.target_metric=miou: the data set is for classification, which has accuracy, top5, loss"
             r"; train\.target_metric=auto takes accuracy$",
         ),
-        ({**PIXELS, "target_metric": "accuracy"}, "is for segmentation, which has miou, pixel_accuracy, loss;"),
+        ({**PIXELS, "target_metric": "accuracy"}, "for segmentation, which has miou, pixel_accuracy, loss;"),
         ({"target_metric": "f1"}, r"^train\.target_metric=f1: unknown; known: accuracy, top5, loss$"),
         ({**PIXELS, "target_metric": "pixel"}, r"'pixel_accuracy'\?\); known: miou, pixel_accuracy, loss$"),
-        ({"target_metric": "top5", "dataset": Synthetic(classes=5)}, "has 5 classes, which are all among the"),
+        ({"target_metric": "top5", "dataset": Synthetic(classes=5)}, "5 classes, which are all among the fir"),
         ({"label_smoothing": -0.1}, r"^train\.label_smoothing=-0\.1: must be >= 0 and < 1$"),
         ({**PIXELS, "label_smoothing": 0.1}, r"^train\.label_smoothing=0\.1: is for classif.*; set it to 0$"),
         (

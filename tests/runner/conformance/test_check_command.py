@@ -70,18 +70,6 @@ def test_a_refusal_is_shown_once_and_is_no_failure(folder: str, capsys: pytest.C
     assert "nothing could be tried" in capsys.readouterr().out
 
 
-def test_a_word_after_ranks_is_a_word(monkeypatch: pytest.MonkeyPatch):
-    asked = {}
-
-    def check(words: list[str], **more: object) -> int:
-        asked.update(words=words, **more)
-        return 0
-
-    monkeypatch.setattr(check_command, "check", check)
-    assert code_of("check", "--ranks", "2", "2,1", "strategy=ddp") == 0
-    assert (asked["words"], asked["ranks"]) == (["strategy=ddp"], [(2,), (2, 1)])
-
-
 def test_without_a_name_all_built_in_strategies_are_meant(folder: str):
     built_in = list(entries("strategy"))
     assert asked([]) == (built_in, [])
