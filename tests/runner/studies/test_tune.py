@@ -41,24 +41,20 @@ def arms(tmp_path_factory: pytest.TempPathFactory) -> list[StudyArm]:
     return arms_of(requests(words, sweep=True, cwd=tmp_path_factory.mktemp("arms")))
 
 
-@pytest.fixture(scope="module")
-def trials(arms: list[StudyArm]) -> dict[str, list[Trial]]:
-    return trials_of(arms, 16)
-
-
-def test_every_arm_has_the_same_trials_with_the_same_seeds_on_the_validation_split(
-    trials: dict[str, list[Trial]],
-):
+def test_every_arm_has_the_same_trials_with_the_same_seeds_on_the_validation_split(arms: list[StudyArm]):
+    trials = trials_of(arms, 16)
     assert list(trials) == ["ddp by nodes", "ddp flat", "daso"]
     for of_arm in trials.values():
-        runs = [trial.request.config for trial in of_arm]
         assert [trial.number for trial in of_arm] == list(range(16))
-        assert [run and run.seed for run in runs] == [TRIAL + number for number in range(16)]
-        for run in runs:
+        for trial in of_arm:
+            run = trial.request.config
             assert run is not None
+            assert run.seed == TRIAL + trial.number
             train = run.train
             assert (train.eval_split, train.stop, train.max_seconds) == ("validation", "budget", None)
             assert (train.target, train.epochs, run.study.name) == (0.95, 8, "mission_tune")
+            assert run.optimizer.lr == trial.settings.get("optimizer.lr", arms[0].config.optimizer.lr)
+        assert len({trial.settings.get("optimizer.lr") for trial in of_arm}) == 16
 
 
 GOSSIP = (
