@@ -1,5 +1,6 @@
 """What becomes of decoded pixels; random changes are the same for one (seed, epoch, sample), in any order."""
 
+import dataclasses
 import pickle
 from pathlib import Path
 
@@ -46,13 +47,7 @@ def test_epochs_seeds_and_samples_are_changed_in_different_ways(name: str) -> No
     images = [split.augmented(torch.arange(24), key)[0] for key in keys]
     assert not torch.equal(images[0], images[1])
     assert not torch.equal(images[0], images[2])
-    same = Split(
-        images=split.images[:1].expand(24, -1, -1, -1).clone(),
-        labels=split.labels,
-        mean=split.mean,
-        std=split.std,
-        augment=split.augment,
-    )
+    same = dataclasses.replace(split, images=split.images[:1].expand(24, -1, -1, -1).clone())
     changed, _ = same.augmented(torch.arange(24), 9)
     assert len({image.numpy().tobytes() for image in changed}) > 1
 

@@ -65,18 +65,6 @@ def test_the_content_is_looked_at_before_each_start(three: Path) -> None:
     assert about_of(dataset)["files"] != before
 
 
-def test_stop_names_every_bad_file_with_its_reason(images: Path) -> None:
-    with pytest.raises(ValueError, match="2 of 44 files are bad") as caught:
-        small(images).prepare()
-    text = str(caught.value)
-    assert "train/90/cut.jpg: damaged or cut short .jpg file" in text
-    assert "train/90/empty.png: empty (0 bytes)" in text
-    assert "._0.jpg" not in text
-    assert "dataset.bad_files=skip" in text
-    with pytest.raises(FileNotFoundError, match="daso-bench prepare dataset=imagefolder"):
-        small(images).load()
-
-
 def test_skip_leaves_them_out_and_counts_them(images: Path) -> None:
     dataset = small(images, bad_files="skip")
     splits, about = loaded(dataset), about_of(dataset)

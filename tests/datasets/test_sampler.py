@@ -167,16 +167,6 @@ def test_impossible_samplers_are_refused(
         Sampler(*arguments, 0, **keys)
 
 
-def test_wrong_positions_are_refused() -> None:
-    sampler = Sampler(10, 5, 2, 0)
-    with pytest.raises(IndexError, match="batch 2"):
-        sampler.piece(0, 2, 0)
-    with pytest.raises(IndexError, match="rank 2"):
-        sampler.piece(0, 0, 2)
-    with pytest.raises(ValueError, match="3 shares"):
-        sampler.samples_of_rank(0, (1, 1, 1))
-
-
 @given(keeping())
 def test_kept_global_batches_do_not_depend_on_shares(drawn: Drawn) -> None:
     sampler, shares, minimum = drawn

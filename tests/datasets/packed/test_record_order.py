@@ -108,15 +108,6 @@ def test_chunk_order_is_pinned_and_differs_by_epoch_and_seed() -> None:
     assert firsts(7, 0) == [[10, 8, 4], [6, 0, 2]]
 
 
-def test_wrong_requests_are_refused() -> None:
-    with pytest.raises(ValueError, match="must sum to 4 ranks"):
-        Epoch.of(Sampler(48, 12, 4, 0), (2, 1))
-    with pytest.raises(ValueError, match="chunk_bytes=0"):
-        record_order.chunks(np.arange(5), 0)
-    with pytest.raises(IndexError, match="step 4: an epoch has 4"):
-        Epoch.of(Sampler(48, 12, 4, 0), (4,)).sizes(4)
-
-
 def test_a_shuffled_file_has_each_sample_once_in_an_order_that_never_changes() -> None:
     assert record_order.shuffled(5, None).tolist() == [0, 1, 2, 3, 4]
     assert sorted(record_order.shuffled(1000, 0).tolist()) == list(range(1000))

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from runs import config  # pyright: ignore[reportMissingImports] (on the path by conftest.py)
+from runs import config, evaluations  # pyright: ignore[reportMissingImports] (on the path by conftest.py)
 from torch import Tensor
 from torch.nn.functional import one_hot
 
@@ -122,7 +122,7 @@ def run(
 @pytest.mark.parametrize("ranks", [[1, 1], [2, 1], [2, 2]])
 def test_seven_images_give_the_same_numbers_on_one_to_four_ranks(ranks: list[int]):
     done = run(ranks, optimizer=SGD(lr=1e-300))
-    (row,) = [row for row in done.metrics.rows if row["kind"] == "evaluation"]
+    (row,) = evaluations(done)
     context = done.contexts[0]
     alone = score(
         context.replica.model,
@@ -139,16 +139,11 @@ def test_seven_images_give_the_same_numbers_on_one_to_four_ranks(ranks: list[int
 
 
 def test_ranks_with_one_and_three_images_take_the_step_of_one_process_with_four():
-    uneven = run([1, 1], "heterogeneous", {"balancing": "manual", "shares": [1, 3]})
+    uneven, alone = run([1, 1], "heterogeneous", {"balancing": "manual", "shares": [1, 3]}), run([1])
     assert [context.progress.samples_of_rank for context in uneven.contexts] == [(1, 3)] * 2
-    whole, half = run([1]).contexts[0].replica.flat(), uneven.contexts[0].replica.flat()
+    whole, half = alone.contexts[0].replica.flat(), uneven.contexts[0].replica.flat()
     assert torch.allclose(half, whole, rtol=0, atol=1e-12)
-    losses = [
-        row["train_loss"]
-        for done in (uneven, run([1]))
-        for row in done.metrics.rows
-        if row["kind"] == "evaluation"
-    ]
+    losses = [evaluations(done)[-1]["train_loss"] for done in (uneven, alone)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-12)
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from runs import Blobs, config  # pyright: ignore[reportMissingImports] (on the path by conftest.py)
+from runs import Blobs, config, evaluations  # pyright: ignore[reportMissingImports] (on the path by conftest.py)
 from torch import Tensor
 from torch.nn import functional
 
@@ -157,7 +157,7 @@ def test_a_summary_has_the_share_that_the_target_is_of_and_the_tasks_own(
         asking = config(epochs=1, **{**keys, "target_metric": metric})
         played = simulate(asking, asking.dataset.load())
         summary = played.results[0].summary
-        (*_, last) = [row for row in played.metrics.rows if row["kind"] == "evaluation"]
+        last = evaluations(played)[-1]
         told = {key for key in summary if key.startswith(("final_", "best_"))}
         wanted = {own, asked} if metric == asked else {own}
         assert told == {f"{word}_{name}" for word in ("final", "best") for name in wanted}

@@ -86,22 +86,6 @@ def test_a_role_needs_a_free_name_and_a_scored_seed():
     assert in_its_role(dataclasses.replace(config(), study=all_of_it)).train.max_steps is None
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"role": "second"}, "study.role=second"),
-        ({"level": 95}, "study.level=95"),
-        ({"level": 0.4}, "study.level=0.4"),
-        ({"same_seeds_share": 0}, "study.same_seeds_share=0"),
-        ({"same_seeds_share": 1.5}, "study.same_seeds_share=1.5"),
-    ],
-)
-def test_what_a_study_cannot_be_is_refused_by_name(changes: dict[str, object], said: str):
-    with pytest.raises(ConfigError) as caught:
-        dataclasses.replace(StudyInfo(), **changes)
-    assert said in str(caught.value)
-
-
 @pytest.fixture(autouse=True)
 def six_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(composing, "usable_cores", lambda: 6)
