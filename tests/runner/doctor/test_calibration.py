@@ -208,7 +208,7 @@ def results_of(ranks_of_nodes: tuple[int, ...], **changes: Any) -> Calibration:
     seconds = [[200e-6 + payload * 1e-9 for payload in calibrate_command.PAYLOADS]] * 4
     links = {"intra": max(ranks_of_nodes) > 1, "inter": len(ranks_of_nodes) > 1}
     link = fit.line_fit(calibrate_command.PAYLOADS, np.array(seconds))
-    overlap = {"alone": [[2.0, 6.0]] * 5, "ddp": [[2.0, 6.5]] * 5, "sums": [[1.0, 3.0]] * 5, "ready": [0.5, 1]}
+    overlap = dict(alone=[[2.0, 6.0]] * 5, ddp=[[2.0, 6.5]] * 5, sums=[[1.0, 3.0]] * 5, ready=[0.5, 1])
     result = Calibration(
         about=("This machine with small_cnn on digits", "", "daso-bench calibrate"),
         batch=32,
