@@ -2,8 +2,8 @@
 
 import re
 
-import pytest
 import plugins
+import pytest
 
 from daso_bench.runner.conformance.checks import Candidate, CheckResult, Failed, RanksOfNodes
 from daso_bench.runner.conformance.kit import CONTRACT, CONTRACT_CHECKS, attempt
