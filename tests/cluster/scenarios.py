@@ -142,8 +142,8 @@ def time_limit(site: Site, results: Path) -> Story:
 
 
 def stopped_twice(site: Site, results: Path) -> Story:
-    """Told to stop, then requeued by hand. The user waits."""
-    run, command = followed(site, results, ELSEWHERE, pause_s=0.2)
+    """Told to stop, then requeued by hand. The user waits, and has no sacct."""
+    run, command = followed(site.without("sacct"), results, ELSEWHERE, pause_s=0.2)
     trains(run, 20)
     slurm("scancel", "--signal=USR2", job_of(run))
     trains(run, 50, attempts=2)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -56,6 +57,7 @@ class Site:
     """Where runs go and how commands are given. Each study lies in a results folder of its own."""
 
     folder: Path
+    path: str | None = None  # the search path of the commands, None: our own
     _starting: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(STARTING))
     _numbers: threading.Lock = field(default_factory=threading.Lock)
     _commands: int = 0
@@ -92,7 +94,20 @@ class Site:
             "OMP_NUM_THREADS": "1",  # of a command that looks at the configuration
         }
         found.pop("PYTHONDONTWRITEBYTECODE", None)  # each process would compile the copy of the code again
-        return found
+        return found if self.path is None else {**found, "PATH": self.path}
+
+    def without(self, command: str) -> "Site":
+        """The same site for somebody who lacks `command` of Slurm's."""
+        bin = self.folder / f"no_{command}"
+        bin.mkdir()
+        for file in Path(shutil.which(command) or "").parent.iterdir():
+            if file.name != command:
+                (bin / file.name).symlink_to(file)
+        folders = os.environ["PATH"].split(os.pathsep)
+        path = os.pathsep.join([str(bin), *(f for f in folders if not (Path(f) / command).exists())])
+        assert shutil.which("squeue", path=path)
+        assert not shutil.which(command, path=path)
+        return Site(self.folder, path, self._starting, self._numbers, self._commands + 1000)
 
     @contextmanager
     def start(self):

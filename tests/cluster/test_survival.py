@@ -67,7 +67,7 @@ def test_attempts_begin_where_a_checkpoint_was(stories: Stories):
         assert steps == sorted(steps), name
 
 
-def test_a_command_that_waits_tells_the_way_of_its_run(stories: Stories):
+def test_a_command_that_waits_tells_the_way_of_its_run_and_needs_no_sacct(stories: Stories):
     story = stories["stopped twice"]
     done = story.seen["done"]
     assert done.code == 0, done.text
