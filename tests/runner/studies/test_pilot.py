@@ -16,7 +16,6 @@ from daso_bench.runner.studies.pilot import baseline_of, choose, grid_step, pilo
 from daso_bench.strategies.errors import ConfigError
 
 ONE_ARM = ("study.arm=ddp by nodes", "seed=0")
-KINDS = pytest.mark.parametrize("kind", [(), ("--reference",)], ids=["pilot", "reference"])
 
 
 def test_the_baseline_is_the_arm_that_the_study_names_else_the_first_with_ddp(tmp_path: Path):
@@ -57,28 +56,29 @@ def test_they_are_the_baseline_for_its_whole_schedule_with_seeds_and_a_study_of_
         assert (run.strategy, run.optimizer, run.cluster) == (base.strategy, base.optimizer, base.cluster)
 
 
-@KINDS
-def test_a_dry_run_shows_them_and_starts_and_writes_nothing(
-    kind: tuple[str, ...],
-    here: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-):
+@pytest.fixture
+def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start, "run_sweep", lambda *_, **__: pytest.fail("a run was started"))
-    assert code_of("pilot", "+study=mission", *ONE_ARM, *kind, "--dry-run", "--runs", "12") == 0
+
+
+@pytest.mark.usefixtures("nothing_runs")
+def test_a_dry_run_shows_them_and_starts_and_writes_nothing(here: Path, capsys: pytest.CaptureFixture[str]):
+    assert code_of("pilot", "+study=mission", *ONE_ARM, "--dry-run", "--runs", "12") == 0
     said = capsys.readouterr().out
-    first, suffix = (REFERENCE, "_reference") if kind else (PILOT, "_pilot")
-    assert f"[12/12] ddp-small_cnn-digits-s{first + 11}-" in said
-    assert str(here / "results" / f"mission{suffix}") in said
+    assert f"[12/12] ddp-small_cnn-digits-s{PILOT + 11}-" in said
+    assert str(here / "results" / "mission_pilot") in said
     assert said.count("would      run") == 12
-    assert "eval_split: " + ("test" if kind else "validation") in said
+    assert "eval_split: validation" in said
     assert not list(here.iterdir())
 
 
-def test_a_target_of_another_metric_has_references(here: Path, capsys: pytest.CaptureFixture[str]):
+@pytest.mark.usefixtures("here", "nothing_runs")
+def test_references_may_have_a_target_of_another_metric(capsys: pytest.CaptureFixture[str]):
     words = ("strategy=ddp", "seed=0", "dataset=shapes", "model=small_fcn", "train.target=0.8")
     assert code_of("pilot", "+study=quick", *words, "--reference", "--dry-run") == 0
-    assert "target_metric: miou" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "eval_split: test" in said
+    assert "target_metric: miou" in said
 
 
 CURVE = (0.1, 0.5, 0.8, 0.9, 0.93, 0.945, 0.95, 0.952)  # bends at its third mark
