@@ -193,5 +193,3 @@ def test_what_is_not_there_is_said_with_where_to_get_it(tmp_path: Path) -> None:
         FileNotFoundError, match=r"not prepared with these keys .* prepare dataset=cityscapes "
     ):
         small(tmp_path).load()
-
-

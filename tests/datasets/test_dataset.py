@@ -115,5 +115,3 @@ def test_images_and_labels_that_do_not_fit_are_refused() -> None:
         a_split(torch.zeros(4, 2, 2, 2))
     with pytest.raises(ValueError, match="2 numbers"):
         a_split(mean=(1.0,))
-
-

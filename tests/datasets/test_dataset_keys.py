@@ -67,5 +67,3 @@ def normalisation(mean: tuple[float, ...] = (0, 0), std: tuple[float, ...] = (1,
 def test_a_key_is_refused(make: Callable[..., Any], keys: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=rf"^dataset\.{message}"):
         make(**keys)
-
-

@@ -108,5 +108,3 @@ def test_images_without_a_label_and_labels_without_an_image_are_bad(tmp_path: Pa
     assert "val/odd.JPEG: has no label in" in str(caught.value)
     assert f"val/{VAL[0]}.JPEG: missing; " in str(caught.value)
     assert len(splits_of(small(tmp_path, bad_files="skip"))["test"]) == 5
-
-

@@ -200,5 +200,3 @@ def test_labels_that_would_be_scaled_blended_or_lossy_are_refused(tmp_path: Path
     for read in (lambda path: size_of(path, labels=True), decode_labels):
         with pytest.raises(BadImage, match=r"mask\.png: .* must hold one label id a pixel, as a PNG file"):
             read(str(path))
-
-

@@ -131,5 +131,3 @@ def test_the_last_norm_of_each_block_starts_at_zero_if_asked(zero: bool):
     lasts = [module.norm2.weight for module in built.modules() if isinstance(module, ResidualBlock)]
     assert len(lasts) == 9
     assert all(bool((weight == (0 if zero else 1)).all()) for weight in lasts)
-
-

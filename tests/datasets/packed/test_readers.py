@@ -238,8 +238,6 @@ def test_the_next_epochs_first_window_is_read_before_the_last_steps_of_this_one(
         reader.close()
 
 
-
-
 @pytest.mark.parametrize("worth", [60 * 12, 60 * 12 + 1], ids=["with the help of another thread", "alone"])
 def test_the_bytes_of_runs_are_those_of_the_file_whether_another_thread_helps_or_not(
     make_packed: MakePacked, monkeypatch: pytest.MonkeyPatch, worth: int

@@ -115,7 +115,7 @@ class Dreams(Blobs):
         ({**PIXELS, "target_metric": "accuracy"}, "for segmentation, which has miou, pixel_accuracy, loss;"),
         ({"target_metric": "f1"}, r"^train\.target_metric=f1: unknown; known: accuracy, top5, loss$"),
         ({**PIXELS, "target_metric": "pixel"}, r"'pixel_accuracy'\?\); known: miou, pixel_accuracy, loss$"),
-        ({"target_metric": "top5", "dataset": Synthetic(classes=5)}, "5 classes, which are all among the fir"),
+        ({"target_metric": "top5", "dataset": Synthetic(classes=5)}, "5 classes, which are all among the"),
         ({"label_smoothing": -0.1}, r"^train\.label_smoothing=-0\.1: must be >= 0 and < 1$"),
         ({**PIXELS, "label_smoothing": 0.1}, r"^train\.label_smoothing=0\.1: is for classif.*; set it to 0$"),
         (
@@ -163,5 +163,3 @@ def test_a_summary_has_the_share_that_the_target_is_of_and_the_tasks_own(
         assert told == {f"{word}_{name}" for word in ("final", "best") for name in wanted}
         for name in wanted:
             assert summary[f"final_{name}"] == last[name] is not None
-
-

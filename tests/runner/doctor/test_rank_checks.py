@@ -117,7 +117,7 @@ def test_a_broken_strategy_is_an_error_and_the_others_are_still_tried(of_four: R
     assert status == {"OtherOverGloo": "FAILED", "Refuses": "refuses"}
     (finding,) = [one for one in slurm_check.findings(of_four) if one.topic == "contract"]
     assert finding.severity == "error"
-    assert finding.what.startswith("strategy=OtherOverGloo: fp32 over gloo: rank 0, after step 8: scale[0] is ")
+    assert finding.what.startswith("strategy=OtherOverGloo: fp32 over gloo: rank 0, after step 8: scale[0]")
 
 
 def test_what_was_found_before_a_rank_died_is_kept_and_told(
@@ -250,5 +250,3 @@ def test_the_words_become_a_short_job_that_is_not_repeated(tmp_path: Path):
     assert directory.path.parent == tmp_path / "results" / "check"
     assert entry_of(directory) == rank_checks.ENTRY
     assert slurm_check.create_directory(config, strategies).path != directory.path
-
-

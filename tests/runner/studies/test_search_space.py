@@ -81,8 +81,6 @@ def test_a_strategy_that_declares_what_it_has_not_is_told(
         space_of(run)
 
 
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_a_strategy_declares_keys_that_it_has_and_accepts_each_value_beside_the_defaults(name: str):
     space_of(config(name, keys=PERIODS.get(name)))  # refuses what the test above names

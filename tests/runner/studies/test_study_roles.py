@@ -127,8 +127,6 @@ def test_the_efficiency_matrix_uses_all_cores_in_every_arm_and_one_alone(tmp_pat
     assert len({run.run_id for run in arms.values()}) == len(arms) == 10
 
 
-
-
 @pytest.mark.parametrize(("ranks", "threads"), [([2], 1), ([1, 2], 1), ([1], 2), ([1], "auto")])
 def test_one_core_is_one_process_of_one_thread(ranks: list[int], threads: int | str):
     with pytest.raises(ConfigError, match=r"^study\.role=one_core: is one process of one thread"):
