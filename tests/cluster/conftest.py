@@ -61,4 +61,3 @@ def stories(site: Site) -> Iterator[Stories]:
     yield found
     site.give_up()  # nothing is left to do, unless the tests were interrupted
     found.all_over()
-    print("\nseconds of the scenarios:", {name: round(took_s) for name, took_s in found.took_s.items()})

@@ -73,11 +73,10 @@ class Stories:
     """All scenarios, begun in this order, the long ones first; `stories[name]` waits for the end of one."""
 
     def __init__(self, site: Site, scenarios: dict[str, Callable[..., Any]]) -> None:
-        self.site = site
-        self.took_s: dict[str, float] = {}
         self._pool = ThreadPoolExecutor(len(scenarios))
         self._futures: dict[str, Future[Any]] = {
-            name: self._pool.submit(self._tell, name, scenario) for name, scenario in scenarios.items()
+            name: self._pool.submit(scenario, site, site.folder / name.replace(" ", "_"))
+            for name, scenario in scenarios.items()
         }
 
     def __getitem__(self, name: str) -> Any:
@@ -87,13 +86,6 @@ class Stories:
         """Wait for all, however they ended."""
         for future in self._futures.values():
             future.exception()
-
-    def _tell(self, name: str, scenario: Callable[..., Any]) -> Any:
-        began = time.monotonic()
-        try:
-            return scenario(self.site, self.site.folder / name.replace(" ", "_"))
-        finally:
-            self.took_s[name] = time.monotonic() - began
 
 
 def story_of(site: Site, run: Path, **seen: Any) -> Story:

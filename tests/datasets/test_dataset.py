@@ -115,11 +115,3 @@ def test_images_and_labels_that_do_not_fit_are_refused() -> None:
         a_split(torch.zeros(4, 2, 2, 2))
     with pytest.raises(ValueError, match="2 numbers"):
         a_split(mean=(1.0,))
-
-
-def test_splits_are_found_by_name() -> None:
-    train, validation, test = a_split(), a_split(), a_split()
-    data = Data(name="some", classes=10, shape=(2, 2, 2), train=train, validation=validation, test=test)
-    assert [data.split(name) for name in ("train", "validation", "test")] == [train, validation, test]
-    with pytest.raises(ValueError, match="split dev: must be one of train, validation, test"):
-        data.split("dev")

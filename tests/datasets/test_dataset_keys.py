@@ -18,6 +18,10 @@ def images(**keys: Any) -> ImageFolder:
     return ImageFolder(**{"root": "imgs", "resize": 8, "crop": 8, **keys})
 
 
+def normalisation(mean: tuple[float, ...] = (0, 0), std: tuple[float, ...] = (1, 1)) -> None:
+    check_normalisation(mean, std, 2)
+
+
 @pytest.mark.parametrize(
     ("make", "keys", "message"),
     [
@@ -48,31 +52,18 @@ def images(**keys: Any) -> ImageFolder:
             {"name": "rotate", "side": (4, 4)},
             "augment=rotate: must be one of none, flip, crop_",
         ),
+        (
+            pair_recipe,  # of images with masks
+            {"name": "crop_flip", "side": (4, 4), "fill": (7, 8, 9), "allowed": PAIR_RECIPES},
+            "augment=crop_flip: must be one of none, flip, scale_crop",
+        ),
+        (normalisation, {"mean": (0.1,)}, r"mean=\[0.1\]: must be a finite number for each of 2 channels"),
+        (normalisation, {"mean": (1, math.nan)}, r"mean=\[1, nan\]: must be a finite number"),
+        (normalisation, {"std": (0, 1)}, r"std=\[0, 1\]: must be a finite number above 0"),
+        (normalisation, {"std": (1e-60, 1)}, r"std=\[1e-60, 1\]: must be a finite number above 0"),
+        (normalisation, {"std": (1, 1e60)}, r"std=\[1, 1e\+60\]: must be a finite number"),
     ],
 )
 def test_a_key_is_refused(make: Callable[..., Any], keys: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=rf"^dataset\.{message}"):
         make(**keys)
-
-
-def test_a_recipe_of_images_alone_is_none_of_pairs() -> None:
-    with pytest.raises(
-        ValueError, match=r"^dataset\.augment=crop_flip: must be one of none, flip, scale_crop"
-    ):
-        pair_recipe("crop_flip", (4, 4), (7, 8, 9), PAIR_RECIPES)
-
-
-@pytest.mark.parametrize(
-    ("mean", "std", "message"),
-    [
-        ((0.1,), (1, 1), r"mean=\[0.1\]: must be a finite number for each of 2 channels"),
-        ((0, 0), (0, 1), r"std=\[0, 1\]: must be a finite number above 0"),
-        ((0, 0), (1e-60, 1), r"std=\[1e-60, 1\]: must be a finite number above 0"),
-        ((1, math.nan), (1, 1), r"mean=\[1, nan\]: must be a finite number"),
-        ((0, 0), (1, 1e60), r"std=\[1, 1e\+60\]: must be a finite number"),
-    ],
-    ids=["too few", "zero", "vanishing", "nan", "too large"],
-)
-def test_a_normalisation_is_refused(mean: tuple[float, ...], std: tuple[float, ...], message: str) -> None:
-    with pytest.raises(ValueError, match=rf"dataset\.{message}"):
-        check_normalisation(mean, std, 2)

@@ -65,18 +65,6 @@ def test_the_content_is_looked_at_before_each_start(three: Path) -> None:
     assert about_of(dataset)["files"] != before
 
 
-def test_stop_names_every_bad_file_with_its_reason(images: Path) -> None:
-    with pytest.raises(ValueError, match="2 of 44 files are bad") as caught:
-        small(images).prepare()
-    text = str(caught.value)
-    assert "train/90/cut.jpg: damaged or cut short .jpg file" in text
-    assert "train/90/empty.png: empty (0 bytes)" in text
-    assert "._0.jpg" not in text
-    assert "dataset.bad_files=skip" in text
-    with pytest.raises(FileNotFoundError, match="daso-bench prepare dataset=imagefolder"):
-        small(images).load()
-
-
 def test_skip_leaves_them_out_and_counts_them(images: Path) -> None:
     dataset = small(images, bad_files="skip")
     splits, about = loaded(dataset), about_of(dataset)
@@ -93,19 +81,6 @@ def test_skip_leaves_them_out_and_counts_them(images: Path) -> None:
     assert list(validation.paths) == [f"val/{name}/{n}.jpg" for name in ("0", "270", "90") for n in (0, 1)]
     assert validation.labels.tolist() == [0, 0, 2, 2, 3, 3]
     assert about["warnings"] == ["validation: no image of class '180'"]
-
-
-def test_batches_hold_the_converted_pixels(images: Path) -> None:
-    train = loaded(small(images, bad_files="skip", mean=(0, 0, 0), std=(1 / 255,) * 3))["train"]
-    places = {Path(path).name: number for number, path in enumerate(train.paths) if "train/0/" in path}
-    chosen = torch.tensor([places[name] for name in ("grey.png", "alpha.png", "print.jpg", "deep.png")])
-    pixels, labels = train.batch(chosen)
-    assert (pixels.shape, pixels.dtype) == ((4, 3, 8, 8), torch.float32)
-    assert labels.tolist() == [0, 0, 0, 0]
-    means = pixels.mean((1, 2, 3)).tolist()
-    assert means[0] == pytest.approx(90, abs=0.1)
-    assert means[1:3] == pytest.approx([255, 255], abs=2)
-    assert means[3] == pytest.approx(127.5, abs=3)  # the ramp, not 255
 
 
 def test_a_folder_without_splits_is_divided_class_by_class(three: Path) -> None:

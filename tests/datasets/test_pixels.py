@@ -1,7 +1,6 @@
 """From file to pixels: what becomes of every mode, and the reason where a file cannot be used."""
 
 import os
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -201,8 +200,3 @@ def test_labels_that_would_be_scaled_blended_or_lossy_are_refused(tmp_path: Path
     for read in (lambda path: size_of(path, labels=True), decode_labels):
         with pytest.raises(BadImage, match=r"mask\.png: .* must hold one label id a pixel, as a PNG file"):
             read(str(path))
-
-
-def test_the_error_survives_the_way_out_of_a_worker_process() -> None:
-    error = pickle.loads(pickle.dumps(BadImage("a.jpg", "empty")))
-    assert (error.path, error.reason, str(error)) == ("a.jpg", "empty", "a.jpg: empty")

@@ -97,21 +97,13 @@ def test_global_batches_do_not_depend_on_ranks_shares_or_shift(
         assert many.sizes(batch) == len(whole)
 
 
-def test_each_epoch_and_seed_has_its_own_order_and_it_is_reproducible() -> None:
-    """A16: 8 samples on 2 ranks."""
-    first, again, other = Sampler(8, 4, 2, 7), Sampler(8, 4, 2, 7), Sampler(8, 4, 2, 8)
-    zero, one = epoch_of(first, 0), epoch_of(first, 1)
-    assert zero != one
-    assert epoch_of(again, 1) == one  # epoch 1 first, as after a resume
-    assert epoch_of(first, 0) == zero
-    assert epoch_of(other, 0) != zero
-    for steps in (zero, one):
-        assert sorted(index for step in steps for piece in step for index in piece) == list(range(8))
-
-
-def test_the_order_is_pinned() -> None:
+def test_the_order_is_pinned_and_another_one_in_each_epoch_and_for_each_seed() -> None:
     """Changing the order changes every recorded run: only with a new schema version."""
-    assert Sampler(8, 8, 1, 7).piece(0, 0, 0).tolist() == [7, 0, 1, 4, 3, 2, 5, 6]
+    orders = []
+    for sampler in (Sampler(8, 8, 1, seed) for seed in (7, 8)):
+        orders += [sampler.piece(epoch, 0, 0).tolist() for epoch in (1, 0)]  # 1 first, as after a resume
+    assert orders[1] == [7, 0, 1, 4, 3, 2, 5, 6]
+    assert len({tuple(order) for order in orders}) == 4
     assert stream_seed(0, "data-order", 0) == 4_987_831_230_155_830_758
 
 
@@ -165,16 +157,6 @@ def test_impossible_samplers_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=f"^{message}"):
         Sampler(*arguments, 0, **keys)
-
-
-def test_wrong_positions_are_refused() -> None:
-    sampler = Sampler(10, 5, 2, 0)
-    with pytest.raises(IndexError, match="batch 2"):
-        sampler.piece(0, 2, 0)
-    with pytest.raises(IndexError, match="rank 2"):
-        sampler.piece(0, 0, 2)
-    with pytest.raises(ValueError, match="3 shares"):
-        sampler.samples_of_rank(0, (1, 1, 1))
 
 
 @given(keeping())

@@ -68,36 +68,6 @@ def refused(tool: ModuleType, capsys: pytest.CaptureFixture[str], *words: str) -
     return err
 
 
-# ------------------------------------------------------------------ the command line
-
-
-def test_the_help_of_the_executable_names_every_verb_and_a_first_session():
-    done = subprocess.run([sys.executable, SCRIPT, "--help"], capture_output=True, text=True, check=True)
-    for text in ("up", "down", "status", "env", "node-down", "node-up", 'eval "$(', "srun -N2", "exit codes"):
-        assert text in done.stdout
-    assert os.access(SCRIPT, os.X_OK)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ([], "VERB"),
-        (["start"], "invalid choice: 'start'"),
-        (["up", "--nodes", "0"], "--nodes: 0: must be 1 to 100"),
-        (["up", "--cpus", "many"], "--cpus: many: must be 1 to 1024"),
-        (["up", "--gpus", "-1"], "--gpus: -1: must be 0 to 64"),
-        (["node-down"], "NODE"),
-    ],
-)
-def test_wrong_arguments_end_with_2_and_say_what_is_allowed(
-    tool: ModuleType, capsys: pytest.CaptureFixture[str], words: list[str], said: str
-):
-    with pytest.raises(SystemExit) as end:
-        tool.main(words)
-    assert end.value.code == 2
-    assert said in capsys.readouterr().err
-
-
 # ------------------------------------------------------------------ refusals
 
 

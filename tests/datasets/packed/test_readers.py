@@ -4,11 +4,11 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
@@ -238,28 +238,15 @@ def test_the_next_epochs_first_window_is_read_before_the_last_steps_of_this_one(
         reader.close()
 
 
-class Counting(Executor):
-    """Counts what it is asked to do, and does it."""
-
-    def __init__(self) -> None:
-        self.asked, self._pool = 0, ThreadPoolExecutor(1)
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        self.asked += 1
-        return self._pool.submit(fn, *args, **kwargs)
-
-
-@pytest.mark.parametrize("worth", [60 * 12, 60 * 12 + 1])
-def test_another_thread_helps_where_there_is_enough_to_read_and_the_bytes_are_the_same(
+@pytest.mark.parametrize("worth", [60 * 12, 60 * 12 + 1], ids=["with the help of another thread", "alone"])
+def test_the_bytes_of_runs_are_those_of_the_file_whether_another_thread_helps_or_not(
     make_packed: MakePacked, monkeypatch: pytest.MonkeyPatch, worth: int
 ) -> None:
     monkeypatch.setattr(readers, "WORTH_HELP_BYTES", worth)
-    helper, tally, into = Counting(), CounterTally(), bytearray(60 * 12)
-    path = make_packed(90)
-    with Packed(path) as packed:
+    tally, into, path = CounterTally(), bytearray(60 * 12), make_packed(90)
+    with Packed(path) as packed, ThreadPoolExecutor(1) as helper:
         size = read_runs(packed, [range(70, 90), range(5, 45)], memoryview(into), tally, helper)
     data = path.read_bytes()
     assert bytes(into) == data[70 * 12 : 90 * 12] + data[5 * 12 : 45 * 12]
     assert size == len(into) == tally.counters().requested_bytes
-    assert helper.asked == (worth <= len(into))
     assert (tally.counters().reads, tally.counters().jumps) == (2, 2)

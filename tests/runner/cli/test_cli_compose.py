@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from daso_bench.runner.config.compose import compose
-from daso_bench.runner.config.load import from_composed
+from daso_bench.runner.config.load import from_composed, requests
 from daso_bench.strategies.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -225,3 +225,11 @@ def test_a_set_of_another_name_is_refused(sets: Path) -> None:
     (sets / "study" / "sets.yaml").write_text(SETS.replace("assumption:", "assumptions:"))
     with pytest.raises(ConfigError, match="must be one of arm, assumption, size"):
         compose(["+study=sets"], sweep=True, config_dir=sets)
+
+
+def test_an_assumption_that_changes_nothing_is_refused_by_its_name(sets: Path, here: Path) -> None:
+    (sets / "study" / "sets.yaml").write_text(SETS.replace("latency_us=50", "latency_us=25"))
+    words = ["+study=sets", "launcher=simulated", "cluster=ethernet_10g", "seed=0"]
+    made, changed = requests([*words, "study.arm='ddp, plain'"], sweep=True, cwd=here, config_dir=sets)
+    assert made.config is not None
+    assert "assumption 'slow' changes nothing against 'none' here: leave it out" in str(changed.error)

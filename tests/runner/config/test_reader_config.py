@@ -85,16 +85,11 @@ def test_values_out_of_range_are_refused(key: str, value: Any) -> None:
         ChunkedShuffle(**{key: value})
 
 
-def with_launcher(reader: PackedReader, **launcher: Any) -> Any:
-    """A run in real time, or with other keys of its launcher."""
-    return replace(with_reader(reader), launcher=LocalConfig(**launcher))
-
-
 def test_an_id_holds_what_decides_and_not_where_the_file_lies() -> None:
-    here, elsewhere = with_launcher(HERE), with_launcher(replace(HERE, path="/elsewhere.packed"))
+    here, elsewhere = with_reader(HERE), with_reader(replace(HERE, path="/elsewhere.packed"))
     assert here.run_id == elsewhere.run_id
     for keys in ({"shuffle_seed": 1}, {"prefetch_batches": 3}, {"cold": True}, {"warm": True}):
-        assert with_launcher(replace(HERE, **keys)).run_id != here.run_id, keys
+        assert with_reader(replace(HERE, **keys)).run_id != here.run_id, keys
 
 
 def identity(*words: str) -> str:

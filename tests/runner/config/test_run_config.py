@@ -3,110 +3,46 @@
 import copy
 import dataclasses
 import re
-import sys
-import types
-from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import yaml
 
-from daso_bench.datasets.data import Data
-from daso_bench.datasets.dataset import Dataset
 from daso_bench.datasets.synthetic import Synthetic
-from daso_bench.models.spec import Model
-from daso_bench.runner.config import groups
-from daso_bench.runner.config import load as loading
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig, LinkConfig, LinksConfig
-from daso_bench.runner.config.compose import Request
+from daso_bench.runner.config.compose import compose_one
+from daso_bench.runner.config.groups import CONF
 from daso_bench.runner.config.launchers import LocalConfig, SimulatedConfig
-from daso_bench.runner.config.load import dump, from_composed, load
-from daso_bench.runner.config.optimizers import Optimizer
+from daso_bench.runner.config.load import dump, from_composed, load, requests
 from daso_bench.runner.config.parts import RunInfo, StudyInfo, TrainConfig
 from daso_bench.runner.config.run_config import RunConfig
-from daso_bench.runner.config.schedules import Schedule
-from daso_bench.runner.config.typed import typed
-from daso_bench.strategies.base import Strategy
+from daso_bench.runner.config.typed import plain, typed
+from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.progress import Plan
-from daso_bench.strategies.topology import Topology
 
-CONF = groups.CONF
 HARDWARE = {"links", "device", "failures_s", "validated_ranks"}
 HERE = Path("/somewhere/deep")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Thing(Dataset, Model, Optimizer, Schedule):
-    """Stands for every part of a run."""
-
-    size: int = 3
-    root: str = ""
-
-    name: ClassVar[str] = "fake_parts"
-
-    def load(self) -> Data:
-        raise NotImplementedError
-
-    def folder(self) -> str:
-        return self.root
-
-    def build(self, *_: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride] (a model, an optimizer)
-        raise NotImplementedError
-
-    def factor(self, before: int, after: int, total_samples: int, samples_per_epoch: int) -> float:
-        return 1.0
-
-
-class Fake(Strategy):
-    __qualname__ = "Strategy"
-
-    checked: ClassVar[list[tuple[Any, Plan]]] = []
-
-    @dataclass(frozen=True, kw_only=True)
-    class Config:
-        sync_every: int = 4
-
-    @classmethod
-    def check(cls, config: Any, plan: Plan) -> None:
-        cls.checked.append((config, plan))
-        if not plan.topology.uniform:
-            raise ConfigError("strategy: needs equal nodes")
-
-    def setup(self, replica: Any, comm: Any, progress: Any) -> None:
-        raise NotImplementedError
-
-
-@pytest.fixture(autouse=True)
-def parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The module `fake_parts` for `_target_`."""
-    module = types.ModuleType("fake_parts")
-    for name, kind in ("Thing", Thing), ("Strategy", Fake):
-        monkeypatch.setattr(kind, "__module__", "fake_parts")
-        setattr(module, name, kind)
-    monkeypatch.setitem(sys.modules, "fake_parts", module)
-    Fake.checked.clear()
+@cache
+def composed() -> dict[str, Any]:
+    """A bare run on a data set that has a folder."""
+    return plain(compose_one(["dataset=fashion_mnist"]))
 
 
 def tree(**changes: Any) -> dict[str, Any]:
     """A composed configuration; a key such as `train__epochs` changes a value."""
-    made = groups.primary()
-    composed: dict[str, Any] = {
-        key: copy.deepcopy(made[key]) for key in ("seed", "results_dir", "study", "run", "train")
-    }
-    composed["strategy"] = {"_target_": "fake_parts.Strategy", "sync_every": 4}
-    for group in ("model", "dataset", "optimizer", "schedule"):
-        composed[group] = {"_target_": "fake_parts.Thing"}
-    for group, choice in (("reader", "none"), ("cluster", "laptop"), ("launcher", "local")):
-        composed[group] = yaml.safe_load((groups.CONF / group / f"{choice}.yaml").read_text())
+    changed = copy.deepcopy(composed())
     for key, value in changes.items():
         *path, last = key.split("__")
-        node = composed
+        node = changed
         for name in path:
             node = node[name]
         node[last] = value
-    return composed
+    return changed
 
 
 def config(**changes: Any) -> RunConfig:
@@ -178,11 +114,11 @@ DECIDES = {
     "seed": 1,
     "run__arm": "b",
     "run__repeat": 1,
-    "strategy__sync_every": 5,
-    "model__size": 4,
-    "dataset__size": 4,
-    "optimizer__size": 4,
-    "schedule__size": 4,
+    "strategy__bucket_mib": 5.0,
+    "model__norm": "batch",
+    "dataset__augment": "flip",
+    "optimizer__lr": 0.25,
+    "schedule__warmup_epochs": 0.25,
     "cluster__nodes": 3,
     "cluster__ranks_per_node": [1, 2],
     "train__epochs": 13,
@@ -194,19 +130,15 @@ DECIDES_NOT = {
     "run__name": "x",
     "run__tag": "x",
     "study__name": "x",
-    "launcher__threads_per_rank": 2,
-    "launcher__stall_s": 1,
-    "launcher__port": 2000,
     "launcher__allow_oversubscription": False,
     "launcher__share_gpus": True,
     "cluster__ranks_per_node": [2, 2],
 }
 
 
-def test_the_run_id_is_a_hash_of_what_decides_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(Fake, "check")
+def test_the_run_id_is_a_hash_of_what_decides_the_result() -> None:
     bare = config().run_id
-    assert re.fullmatch(r"fake_parts-fake_parts-fake_parts-s0-[0-9a-f]{8}", bare)
+    assert re.fullmatch(r"ddp-small_cnn-fashion_mnist-s0-[0-9a-f]{8}", bare)
     ids = [config(**{key: value}).run_id for key, value in DECIDES.items()]
     assert len({bare, *ids}) == len(ids) + 1
     assert {config(**{key: value}).run_id for key, value in DECIDES_NOT.items()} == {bare}
@@ -214,14 +146,17 @@ def test_the_run_id_is_a_hash_of_what_decides_the_result(monkeypatch: pytest.Mon
 
 def test_the_run_id_is_the_same_on_every_machine_and_day() -> None:
     """A golden value: a change of it means that no finished run is recognised any more."""
-    assert config().run_id == "fake_parts-fake_parts-fake_parts-s0-ec12c367"
+    assert config().run_id == "ddp-small_cnn-fashion_mnist-s0-46d374b7"
 
 
-def test_the_strategy_is_asked_what_the_run_is_going_to_be() -> None:
+def test_the_strategy_is_asked_what_the_run_is_going_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Any, Plan]] = []
+    monkeypatch.setattr(DDP, "check", lambda config, plan: asked.append((config, plan)))
     made = config(cluster__nodes=3, train__epochs=5)
-    assert Fake.checked == [(made.strategy, Plan(Topology.of([2, 2, 2]), 5, 64))]
-    with pytest.raises(ConfigError, match="needs equal nodes"):
-        config(cluster__ranks_per_node=[3, 1])
+    assert asked == [(made.strategy, made.plan())]
+    assert (made.plan().topology.ranks_of_nodes, made.plan().epochs) == ((2, 2, 2), 5)
+    with pytest.raises(ConfigError, match=r"leave no asynchronous epoch in train\.epochs=2"):
+        config(strategy={"_target_": "daso_bench.strategies.daso.DASO"}, train__epochs=2)
 
 
 def test_steps_are_planned_where_the_data_set_tells_its_size() -> None:
@@ -251,17 +186,22 @@ def test_steps_are_planned_where_the_data_set_tells_its_size() -> None:
         ({"seed": "x"}, "seed=x: must be a whole number"),
         ({"seed": -1}, "seed=-1: must be between 0 and"),
         ({"study__name": "a/b"}, "study.name=a/b: must be the name of one folder"),
+        ({"study__role": "second"}, "study.role=second: "),
+        ({"study__level": 95}, "study.level=95"),
+        ({"study__level": 0.4}, "study.level=0.4"),
+        ({"study__same_seeds_share": 0}, "study.same_seeds_share=0"),
+        ({"study__same_seeds_share": 1.5}, "study.same_seeds_share=1.5"),
         ({"run__repeat": -1}, "run.repeat=-1: must be >= 0"),
-        ({"strategy__foo": 1}, "strategy.foo: unknown key; known: strategy.sync_every"),
+        ({"strategy__fooo": 1}, "strategy.fooo: unknown key"),
         ({"train__foo": 1}, "train.foo: unknown key"),
         ({"foo": 1}, "foo: unknown key"),
         ({"train": 3}, "train=3: must hold keys and values"),
         ({"strategy": None}, "strategy: must be given"),
         (
-            {"strategy___target_": "fake_parts.Thing"},
-            "strategy._target_=fake_parts.Thing: must be a subclass of",
+            {"strategy___target_": "daso_bench.models.small.MLP"},
+            "strategy._target_=daso_bench.models.small.MLP: must be a subclass of",
         ),
-        ({"model___target_": "fake_parts.No"}, "model._target_=fake_parts.No: cannot be imported"),
+        ({"model___target_": "nowhere.No"}, "model._target_=nowhere.No: cannot be imported"),
     ],
 )
 def test_a_bad_request_is_one_clear_sentence(changes: dict[str, Any], message: str) -> None:
@@ -284,33 +224,8 @@ def test_a_trace_counts_by_what_it_holds_wherever_it_lies(tmp_path: Path) -> Non
     assert id_of("a.csv", "rank,step_s\n0,0.2\n") != first
 
 
-def asked(monkeypatch: pytest.MonkeyPatch, trees: list[Any], check: Any) -> list[Any]:
-    """The requests for composed `trees`; an error in place of a tree did not compose."""
-    monkeypatch.setattr(loading, "from_composed", check)
-    jobs = [
-        Request(words=(), error=tree) if isinstance(tree, ConfigError) else Request(words=(), composed=tree)
-        for tree in trees
-    ]
-    monkeypatch.setattr(loading, "compose", lambda *_, **__: jobs)
-    return loading.requests([], sweep=True, cwd=HERE)
-
-
-def test_requests_are_checked_and_twins_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    def check(text: str, cwd: Path) -> RunConfig:
-        if text == "bad":
-            raise ConfigError("train.epochs=0: must be >= 1")
-        return config(seed=int(text))
-
-    error = ConfigError("strategy=nosuch: unknown")
-    requests = asked(monkeypatch, ["0", "bad", error, "0", "1"], check)
-    assert [request.config is not None for request in requests] == [True, False, False, False, True]
-    assert str(requests[1].error) == "train.epochs=0: must be >= 1"
-    assert requests[2].error is error
-    assert "asked for twice; run.arm or run.repeat" in str(requests[3].error)
-
-
-def test_an_assumption_that_changes_nothing_is_refused_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    requests = asked(
-        monkeypatch, ["", "rings"], lambda text, cwd: config(study__name="s", study__assumption=text)
-    )
-    assert "assumption 'rings' changes nothing against 'none' here: leave it out" in str(requests[1].error)
+def test_requests_are_checked_and_twins_refused() -> None:
+    made, twin, bad, _ = requests(["seed=0,0,-1,1"], sweep=True, cwd=HERE)
+    assert made.config is not None
+    assert "asked for twice; run.arm or run.repeat" in str(twin.error)
+    assert str(bad.error).startswith("seed=-1: must be between 0 and")

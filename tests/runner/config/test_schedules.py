@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runs import Dies, config, dies_after
+from runs import assert_same_models, config, whole_and_resumed
 
 from daso_bench.runner.config.schedules import Constant, Cosine, Plateau, Polynomial, Schedule, Step, Watch
 from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
@@ -162,10 +162,10 @@ def test_it_decides_as_torchs_scheduler_does(
 QUICK = Plateau(patience=0, decay=0.5, threshold=0.3)  # drops after a few epochs
 
 
-def train(folder: Path | None = None, strategy: str = "ddp", attempt: int = 1, **more: Any) -> SimulatedRun:
-    """Ten epochs; the loss of later ones is no 30 % below the best."""
+def train(strategy: str = "ddp", **more: Any) -> SimulatedRun:
+    """Ten epochs; the loss of later ones is no 30 % below the best. more: as of `simulate`."""
     cfg = config(strategy, schedule=QUICK, epochs=10, clip_norm=0.5, seed=3)
-    return simulate(cfg, cfg.dataset.load(), checkpoints=folder, attempt=attempt, **more)
+    return simulate(cfg, cfg.dataset.load(), **more)
 
 
 def rates(done: SimulatedRun) -> list[tuple[int, float, float]]:
@@ -186,18 +186,12 @@ def test_a_run_lowers_its_rate_by_the_global_loss_alike_on_all_ranks(strategy: s
 
 
 def test_a_resumed_run_goes_on_waiting_where_it_was(tmp_path: Path) -> None:
-    whole = train(tmp_path / "whole")
-    with pytest.raises(Dies):
-        train(tmp_path / "broken", loop=dies_after(45))
-    resumed = train(tmp_path / "broken", attempt=2)
+    whole, resumed = whole_and_resumed(train, tmp_path, 45)
     first = resumed.metrics.rows[0]["step"]
     assert 0 < first < 45
     assert rates(resumed) == [row for row in rates(whole) if row[0] >= first // 6]
     assert [c.state.watch for c in resumed.contexts] == [c.state.watch for c in whole.contexts]
-    assert all(
-        torch.equal(one.replica.flat(), other.replica.flat())
-        for one, other in zip(whole.contexts, resumed.contexts, strict=True)
-    )
+    assert_same_models(resumed, whole)
 
 
 def test_ranks_without_a_common_epoch_are_refused() -> None:

@@ -1,18 +1,16 @@
 """mIoU from summed confusion matrices, and a loss in which every image counts alike."""
 
 import math
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from runs import config  # pyright: ignore[reportMissingImports] (on the path by conftest.py)
+from runs import config, evaluations  # pyright: ignore[reportMissingImports] (on the path by conftest.py)
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from daso_bench.datasets.data import Data, Split
-from daso_bench.datasets.dataset import Dataset
+from daso_bench.datasets.shapes import Shapes
 from daso_bench.models.small import SmallFCN
 from daso_bench.runner.config.optimizers import SGD
 from daso_bench.runner.config.tasks import Segmentation, image_losses
@@ -105,38 +103,6 @@ def test_an_image_counts_alike_however_many_of_its_pixels_are_labelled():
     assert TASK.loss_sum(outputs, masks).item() == pytest.approx((first + second).item())
 
 
-@dataclass(frozen=True, kw_only=True)
-class Uneven(Dataset):
-    """Images of 6×5 pixels with unequal numbers of labelled ones; 4 to train on, 7 to be judged by."""
-
-    task: ClassVar[str] = "segmentation"
-    name: ClassVar[str] = "uneven"
-
-    def load(self) -> Data:
-        """The same data on every rank."""
-
-        def split(size: int, seed: int) -> Split:
-            generator = torch.Generator().manual_seed(seed)
-            masks = torch.randint(3, (size, 6, 5), generator=generator, dtype=torch.uint8)
-            for place in range(size):  # the first image keeps all its labels, the last has few
-                masks[place].flatten()[: 29 * place // size] = NONE
-            return Split(
-                images=torch.randn(size, 3, 6, 5, generator=generator),
-                labels=masks,
-                mean=(0.0,) * 3,
-                std=(1.0,) * 3,
-            )
-
-        return Data(
-            name="uneven",
-            classes=3,
-            shape=(3, 6, 5),
-            train=split(4, 0),
-            validation=split(2, 1),
-            test=split(7, 2),
-        )
-
-
 def run(
     ranks: list[int], strategy: str = "ddp", keys: dict[str, Any] | None = None, **more: Any
 ) -> SimulatedRun:
@@ -146,7 +112,7 @@ def run(
         keys=keys,
         ranks=ranks,
         model=SmallFCN(channels=[3, 4]),
-        dataset=Uneven(),
+        dataset=Shapes(samples=4, validation_samples=2, test_samples=7, height=16, width=20),
         target_metric="miou",
         **settings,
     )
@@ -156,7 +122,7 @@ def run(
 @pytest.mark.parametrize("ranks", [[1, 1], [2, 1], [2, 2]])
 def test_seven_images_give_the_same_numbers_on_one_to_four_ranks(ranks: list[int]):
     done = run(ranks, optimizer=SGD(lr=1e-300))
-    (row,) = [row for row in done.metrics.rows if row["kind"] == "evaluation"]
+    (row,) = evaluations(done)
     context = done.contexts[0]
     alone = score(
         context.replica.model,
@@ -173,16 +139,11 @@ def test_seven_images_give_the_same_numbers_on_one_to_four_ranks(ranks: list[int
 
 
 def test_ranks_with_one_and_three_images_take_the_step_of_one_process_with_four():
-    uneven = run([1, 1], "heterogeneous", {"balancing": "manual", "shares": [1, 3]})
+    uneven, alone = run([1, 1], "heterogeneous", {"balancing": "manual", "shares": [1, 3]}), run([1])
     assert [context.progress.samples_of_rank for context in uneven.contexts] == [(1, 3)] * 2
-    whole, half = run([1]).contexts[0].replica.flat(), uneven.contexts[0].replica.flat()
+    whole, half = alone.contexts[0].replica.flat(), uneven.contexts[0].replica.flat()
     assert torch.allclose(half, whole, rtol=0, atol=1e-12)
-    losses = [
-        row["train_loss"]
-        for done in (uneven, run([1]))
-        for row in done.metrics.rows
-        if row["kind"] == "evaluation"
-    ]
+    losses = [evaluations(done)[-1]["train_loss"] for done in (uneven, alone)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-12)
 
 

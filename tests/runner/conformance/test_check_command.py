@@ -7,7 +7,6 @@ import pytest
 from asking import code_of  # pyright: ignore[reportMissingImports] (another folder of tests)
 from plugins import Averager
 
-from daso_bench.runner.cli.main import help_text
 from daso_bench.runner.config.groups import entries
 from daso_bench.runner.conformance import check_command, kit
 from daso_bench.runner.conformance.check_command import asked, candidates
@@ -36,14 +35,6 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check_command, "LAYERS", layers)
 
 
-def test_help_tells_what_it_does_and_the_main_help_names_it(capsys: pytest.CaptureFixture[str]):
-    assert code_of("check", "--help") == 0
-    told = capsys.readouterr().out
-    assert "the contract that all must keep" in told
-    assert "--ranks 3 2,2,1" in told
-    assert "daso-bench check [strategy=NAME]" in help_text()
-
-
 def test_a_plug_in_is_checked_in_all_layers_with_real_processes(
     few: None, folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
@@ -69,50 +60,14 @@ def test_a_failure_names_step_and_rank_and_ends_with_1(folder: str, capsys: pyte
 
 @pytest.mark.usefixtures("few")
 def test_a_refusal_is_shown_once_and_is_no_failure(folder: str, capsys: pytest.CaptureFixture[str]):
-    given = ["strategy=single", f"--config-dir={folder}", "--jobs=1"]
-    assert code_of("check", *given, "--ranks", "2", "1,1") == 0
+    given = ["strategy=single", f"--config-dir={folder}"]
+    assert code_of("check", *given, "--ranks", "2", "1,1", "--jobs=1") == 0
     told = capsys.readouterr().out
     assert told.count("needs one node") == 1
     assert "single: 2 ok, 2 refused, 0 FAILED" in told
-    assert code_of("check", *given, "--ranks", "1,1") == 2, "nothing could be tried"
+    # In worker processes now.
+    assert code_of("check", *given, "--ranks", "1,1", "--jobs=2") == 2, "nothing could be tried"
     assert "nothing could be tried" in capsys.readouterr().out
-
-
-@pytest.mark.usefixtures("few")
-def test_worker_processes_find_the_same(folder: str, capsys: pytest.CaptureFixture[str]):
-    assert code_of("check", "strategy=single", f"--config-dir={folder}", "--ranks", "1,1", "--jobs=2") == 2
-    assert "2 refused" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["strategy=dazo"], ["dazo", "daso"]),
-        (["train.epochs=3"], ["train.epochs=3", "check takes strategy=NAME"]),
-        (["strategy=ddp", "strategy.sync_evry=3"], ["sync_evry"]),
-        (["strategy=ddp", "--ranks", "0,2"], ["--ranks 0,2", ">= 1"]),
-        (["strategy=ddp", "--jobs=two"], ["two"]),
-        (["ddp"], ["ddp", "check takes strategy=NAME"]),
-    ],
-)
-def test_wrong_requests_are_one_sentence_and_exit_code_2(
-    arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
-):
-    assert code_of("check", *arguments) == 2
-    told = capsys.readouterr().err
-    assert all(word in told for word in words), told
-
-
-def test_a_word_after_ranks_is_a_word(monkeypatch: pytest.MonkeyPatch):
-    asked = {}
-
-    def check(words: list[str], **more: object) -> int:
-        asked.update(words=words, **more)
-        return 0
-
-    monkeypatch.setattr(check_command, "check", check)
-    assert code_of("check", "--ranks", "2", "2,1", "strategy=ddp") == 0
-    assert (asked["words"], asked["ranks"]) == (["strategy=ddp"], [(2,), (2, 1)])
 
 
 def test_without_a_name_all_built_in_strategies_are_meant(folder: str):

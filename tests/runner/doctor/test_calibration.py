@@ -12,19 +12,16 @@ import yaml
 from asking import code_of
 
 from daso_bench.runner.communication.link_costs import ClusterNetwork
-from daso_bench.runner.config import load
 from daso_bench.runner.config.cluster import DeviceConfig
-from daso_bench.runner.config.compose import compose
-from daso_bench.runner.config.run_config import RunConfig
-from daso_bench.runner.doctor import calibrate_command, calibration_file
+from daso_bench.runner.config.load import run_config
+from daso_bench.runner.doctor import calibrate_command
 from daso_bench.runner.doctor import calibration_fit as fit
 from daso_bench.runner.doctor.calibrate_command import calibrate, overlap_of, rounds, steps_of
 from daso_bench.runner.doctor.calibration_file import MESSAGES, cluster_of, render
 from daso_bench.runner.doctor.calibration_fit import Calibration, HoldOut
 from daso_bench.runner.launch import local
 from daso_bench.runner.records.run_directory import Outcome
-from daso_bench.runner.simulation.simulated_world import simulate
-from daso_bench.runner.training.device_model import ClusterDevice, Profile, factors, read_trace
+from daso_bench.runner.training.device_model import factors, read_trace
 from daso_bench.strategies.topology import Topology
 
 SIZES = (8, 16, 24, 32, 48, 64, 128)
@@ -211,12 +208,7 @@ def results_of(ranks_of_nodes: tuple[int, ...], **changes: Any) -> Calibration:
     seconds = [[200e-6 + payload * 1e-9 for payload in calibrate_command.PAYLOADS]] * 4
     links = {"intra": max(ranks_of_nodes) > 1, "inter": len(ranks_of_nodes) > 1}
     link = fit.line_fit(calibrate_command.PAYLOADS, np.array(seconds))
-    overlap = {
-        "alone": [[2.0, 6.0]] * 5,
-        "ddp": [[2.0, 6.5]] * 5,
-        "sums": [[1.0, 3.0]] * 5,
-        "ready": [0.5, 1],
-    }
+    overlap = dict(alone=[[2.0, 6.0]] * 5, ddp=[[2.0, 6.5]] * 5, sums=[[1.0, 3.0]] * 5, ready=[0.5, 1])
     result = Calibration(
         about=("This machine with small_cnn on digits", "", "daso-bench calibrate"),
         batch=32,
@@ -237,7 +229,10 @@ def held(error: float) -> HoldOut:
 @pytest.mark.parametrize("ranks_of_nodes", [(1,), (2,), (1, 1), (2, 2), (2, 1)])
 def test_the_file_says_the_cluster_that_was_measured(ranks_of_nodes: tuple[int, ...]):
     result = results_of(ranks_of_nodes, hold_out=held(0.1))
-    cluster = cluster_of(render(result, "mine"))
+    text = render(result, "mine")
+    assert yaml.safe_load(text)["device"].keys() == {field.name for field in dataclasses.fields(DeviceConfig)}
+    assert max(map(len, text.splitlines())) <= 120
+    cluster = cluster_of(text)
     assert cluster.ranks_of_nodes == ranks_of_nodes
     assert cluster.validated_ranks == sum(ranks_of_nodes)
     device, links = cluster.device, cluster.links
@@ -255,13 +250,6 @@ def test_the_file_says_the_cluster_that_was_measured(ranks_of_nodes: tuple[int, 
             assert (link.latency_us, link.rate_gbit) == (pytest.approx(100), pytest.approx(8))
     assert links.algorithm == "ring"
     cluster.check_virtual()
-
-
-def test_no_key_of_the_device_is_missing():
-    text = render(results_of((2, 2), hold_out=held(0.1)), "mine")
-    fields = {field.name for field in dataclasses.fields(DeviceConfig)}
-    assert yaml.safe_load(text)["device"].keys() == fields
-    assert max(map(len, text.splitlines())) <= 120
 
 
 @pytest.mark.parametrize(("error", "ranks"), [(0.149, 4), (-0.149, 4), (0.151, 0), (-0.151, 0)])
@@ -296,26 +284,6 @@ def test_clamped_and_infinite_numbers_are_written_and_read(
     assert getattr(cluster_of(text).device, key) == value
 
 
-def run_of(folder: Path, *words: str) -> RunConfig:
-    (request,) = compose(["launcher=simulated", *words], sweep=False, config_dir=folder)
-    assert request.composed is not None, request.error
-    return load.from_composed(request.composed, folder)
-
-
-def test_the_file_is_a_cluster_of_the_command_line(tmp_path: Path):
-    """And a run in virtual time takes as long as its numbers say: 2 ms + 8 / 10,000 and 0.1 for its data."""
-    calibration_file.write(tmp_path / "cluster" / "mine.yaml", render(results_of((1,)), "mine"))
-    words = ["cluster=mine", "model=mlp", "train.global_batch_size=8", "train.max_steps=5"]
-    config = run_of(tmp_path, *words, "cluster.device.jitter=none")
-
-    def device(rank: int) -> ClusterDevice:
-        return ClusterDevice(config.cluster.device, rank, Profile.by_size([]), 0)
-
-    network = ClusterNetwork(config.cluster.links, Topology.of(config.cluster.ranks_of_nodes))
-    results = simulate(config, config.dataset.load(), network=network, device=device).results
-    assert results[0].summary["train_s"] == pytest.approx(5 * 2.9e-3, rel=1e-3)
-
-
 # ---------------------------------------------------------------------- the command
 
 
@@ -323,36 +291,6 @@ def test_the_file_is_a_cluster_of_the_command_line(tmp_path: Path):
 def nothing_starts(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
     monkeypatch.setattr(local, "launch", lambda *_, **__: pytest.fail("a process was started"))
     monkeypatch.setattr(local, "warm", lambda: None)
-    (here / "full").write_text("a file")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["launcher=simulated"], "launcher=simulated: calibrate needs real processes; take local"),
-        (["resnet18"], "resnet18: must be KEY=VALUE"),
-        (["model=nosuch"], "model=nosuch: unknown"),
-        (["+study=quick"], "a study is many runs; choose without +study"),
-        (["cluster=ethernet_1g"], "launcher=local: real processes have the links"),
-        (["strategy=daso"], "strategy=daso: calibrate measures the machine by plain ddp"),
-        (["strategy=placebo"], "strategy=placebo: calibrate measures the machine by plain ddp"),
-        (["strategy.bucket_mib=1"], "strategy=ddp: calibrate measures the machine by plain ddp"),
-        (["--name", "a/b"], "--name=a/b: must be the name of a file"),
-        (["--output", "full"], "full/cluster: Not a directory; --output"),
-        (["--name", "laptop"], "--name=laptop: is a cluster of daso-bench itself"),
-        (["--nosuch"], "unrecognized arguments: --nosuch"),
-    ],
-)
-def test_a_wrong_request_is_refused_before_anything_starts(
-    nothing_starts: None,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    message: str,
-):
-    assert code_of("calibrate", *arguments) == 2
-    assert message in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["full"]
 
 
 @pytest.mark.parametrize("there", ["mine.yaml", "mine.csv"])
@@ -374,7 +312,7 @@ def test_a_measurement_that_fails_or_is_interrupted_writes_nothing(
     outcome = Outcome(status=status, reason="rank 1 died", exit_code=code, details="Traceback of rank 1")
     monkeypatch.setattr(local, "launch", lambda *_, **__: outcome)
     assert code_of("calibrate", "cluster=one_node") == code
-    assert [path.name for path in Path().iterdir()] == ["full"]
+    assert not list(Path().iterdir())
     shown = capsys.readouterr()
     assert ("nothing is written: rank 1 died" in shown.out) == (code != 130)
     assert ("interrupted" in shown.err) == (code == 130)
@@ -391,7 +329,8 @@ def test_a_real_machine_of_two_ranks_becomes_a_cluster(
     assert code == 0, capsys.readouterr().out
     folder = tmp_path / "out"
     assert sorted(path.name for path in (folder / "cluster").iterdir()) == ["mine.csv", "mine.yaml"]
-    config = run_of(folder, "cluster=mine", *words[2:5], "train.max_steps=3", "launcher.timing_only=true")
+    asked = ["launcher=simulated", "cluster=mine", *words[2:5], "launcher.timing_only=true"]
+    config = run_config([*asked, "train.max_steps=3"], cwd=folder, config_dir=folder)
     cluster, device = config.cluster, config.cluster.device
     assert cluster.ranks_of_nodes == (1, 1)
     assert cluster.links.intra.rate_gbit is None

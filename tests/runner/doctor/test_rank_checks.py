@@ -1,7 +1,6 @@
 """`check launcher=slurm`: its ranks, run for real on this machine; its request; its result on the screen."""
 
 import copy
-import importlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from daso_bench.runner.config.compose import compose
-from daso_bench.runner.config.load import from_composed
-from daso_bench.runner.config.run_config import RunConfig
+from daso_bench.runner.config.load import run_config
 from daso_bench.runner.conformance import real_processes
 from daso_bench.runner.conformance.check_command import candidates
 from daso_bench.runner.conformance.checks import Candidate
@@ -23,7 +20,6 @@ from daso_bench.runner.launch.slurm.job import ENTRY_FILE, entry_of
 from daso_bench.runner.records import display
 from daso_bench.runner.records.json_lines import read_json, write_json
 from daso_bench.runner.records.run_directory import RunDirectory
-from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.topology import Topology
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "conformance"))  # ranks import the plug-ins by their name
@@ -31,22 +27,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "conformance"))  # ranks impo
 from plugins import (  # pyright: ignore[reportMissingImports] (found by the line above)
     Averager,
     HangsOverGloo,
+    OtherOverGloo,
     Refuses,
 )
 
 pytestmark = pytest.mark.timeout(300)  # several launches, each with a few small trainings
 Result = dict[str, Any]
-OTHER_HERE = """
-from plugins import Averager
-
-
-class OtherHere(Averager):
-    def after_step(self, progress):
-        if type(self.comm).__name__ == "TorchCommunicator" and progress.step == 7:
-            self.replica.load(self.replica.flat() + 1e-3)
-        super().after_step(progress)
-"""
-"""Trains otherwise in real processes; a module that ranks can import."""
 SLURM_RUN = ("launcher=slurm", "launcher.gpus_per_rank=0", "launcher.cpus_per_rank=1")
 
 
@@ -54,18 +40,12 @@ def plugin(kind: type) -> Candidate:
     return Candidate(kind.__name__, kind, kind.Config())
 
 
-def config_of(folder: Path, *words: str) -> RunConfig:
-    (request,) = compose(list(words), sweep=False)
-    assert request.composed is not None
-    return from_composed(request.composed, folder)
-
-
 def look(
     folder: Path, ranks_of_nodes: tuple[int, ...], strategies: list[Candidate]
 ) -> tuple[RunDirectory, str]:
     """Run the ranks on this machine; their directory, and the outcome."""
     words = [f"cluster.nodes={len(ranks_of_nodes)}", f"cluster.ranks_per_node={list(ranks_of_nodes)}"]
-    directory = RunDirectory.create(config_of(folder, *words, f"results_dir={folder}").tree, folder)
+    directory = RunDirectory.create(run_config([*words, f"results_dir={folder}"], cwd=folder).tree, folder)
     write_json(directory.path / ENTRY_FILE, slurm_check.entry(strategies))
     settings: dict[str, Any] = {"threads": 1, "port": None, "stall_s": 60.0, "entry": rank_checks.ENTRY}
     outcome = local.launch(directory, ranks=sum(ranks_of_nodes), **settings)
@@ -79,12 +59,8 @@ def of_four(tmp_path_factory: pytest.TempPathFactory) -> Result:
     Of the strategies one is broken, one refuses two nodes, one has ranks at their own pace, one measures.
     """
     folder = tmp_path_factory.mktemp("four")
-    (folder / "other_here.py").write_text(OTHER_HERE)
     built_in = [candidate for candidate, _ in candidates(["strategy=daso,lasgd,heterogeneous"])]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(folder)
-        broken = importlib.import_module("other_here").OtherHere
-        directory, end = look(folder, (2, 2), [plugin(broken), plugin(Refuses), *built_in])
+    directory, end = look(folder, (2, 2), [plugin(OtherOverGloo), plugin(Refuses), *built_in])
     assert end == "finished: None"
     return read_json(directory.path / rank_checks.RESULT)
 
@@ -138,10 +114,10 @@ def test_the_contract_holds_over_the_real_backend_and_at_the_ranks_own_pace(of_f
 
 def test_a_broken_strategy_is_an_error_and_the_others_are_still_tried(of_four: Result):
     status = {one["strategy"]: one["status"] for one in of_four["contracts"][:2]}
-    assert status == {"OtherHere": "FAILED", "Refuses": "refuses"}
+    assert status == {"OtherOverGloo": "FAILED", "Refuses": "refuses"}
     (finding,) = [one for one in slurm_check.findings(of_four) if one.topic == "contract"]
     assert finding.severity == "error"
-    assert finding.what.startswith("strategy=OtherHere: fp32 over gloo: rank 0, after step 8: scale[0] is ")
+    assert finding.what.startswith("strategy=OtherOverGloo: fp32 over gloo: rank 0, after step 8: scale[0]")
 
 
 def test_what_was_found_before_a_rank_died_is_kept_and_told(
@@ -152,7 +128,7 @@ def test_what_was_found_before_a_rank_died_is_kept_and_told(
     result = read_json(directory.path / rank_checks.RESULT)
     assert not result["complete"]
     assert [one["status"] for one in result["contracts"]] == ["ok"]
-    config = config_of(tmp_path)
+    config = run_config([], cwd=tmp_path)
     code = slurm_check.conclude(display.make_console(), directory.path, config, directory.status())
     said = capsys.readouterr().out
     assert code == slurm_check.FAILED
@@ -217,7 +193,7 @@ def test_ranks_with_fewer_threads_than_the_fullest_node_are_not_blamed(cluster: 
 def test_tables_and_the_exit_code_tell_the_same(
     cluster: Result, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    config = config_of(tmp_path)
+    config = run_config([], cwd=tmp_path)
     console = display.make_console()
     write_json(tmp_path / rank_checks.RESULT, cluster)
     assert slurm_check.conclude(console, tmp_path, config, {"status": "finished"}) == slurm_check.OK
@@ -240,7 +216,7 @@ def test_tables_and_the_exit_code_tell_the_same(
 def test_a_job_that_left_nothing_has_failed_and_its_own_log_is_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    config = config_of(tmp_path)
+    config = run_config([], cwd=tmp_path)
     log = tmp_path / "check" / ".slurm" / "daso-bench-ab" / "7_0_log.out"
     log.parent.mkdir(parents=True)
     log.write_text("submitit INFO - Loading pickle\nModuleNotFoundError: No module named 'submitit'\n")
@@ -274,20 +250,3 @@ def test_the_words_become_a_short_job_that_is_not_repeated(tmp_path: Path):
     assert directory.path.parent == tmp_path / "results" / "check"
     assert entry_of(directory) == rank_checks.ENTRY
     assert slurm_check.create_directory(config, strategies).path != directory.path
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["launcher=local"], "launcher=local: only launcher=slurm has a cluster to check"),
-        (["launcher=slurm", "train.epochs=3"], "train.epochs=3: check launcher=slurm takes strategy"),
-        (["launcher=slurm", "launcher.timeot_min=3"], "launcher.timeot_min: unknown key"),
-        (["launcher=slurm", "strategy=dasso"], "strategy=dasso: unknown"),
-        (["launcher=slurm", "launcher.submit=false"], "launcher.submit=false: needs an allocation"),
-    ],
-)
-def test_a_wrong_request_is_refused_before_anything_is_made(words: list[str], sentence: str, tmp_path: Path):
-    with pytest.raises(ConfigError) as caught:
-        slurm_check.check(words, config_dir=None, cwd=tmp_path)
-    assert str(caught.value).startswith(sentence)
-    assert not (tmp_path / "results").exists()

@@ -8,7 +8,6 @@ from asking import code_of, requests
 
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.records.json_lines import read_json
-from daso_bench.runner.records.run_directory import WRONG_REQUEST
 from daso_bench.runner.records.study_plan import PILOT, REFERENCE
 from daso_bench.runner.report.claims.convergence_points import match, read
 from daso_bench.runner.report.data.load import load_runs
@@ -17,7 +16,6 @@ from daso_bench.runner.studies.pilot import baseline_of, choose, grid_step, pilo
 from daso_bench.strategies.errors import ConfigError
 
 ONE_ARM = ("study.arm=ddp by nodes", "seed=0")
-KINDS = pytest.mark.parametrize("kind", [(), ("--reference",)], ids=["pilot", "reference"])
 
 
 def test_the_baseline_is_the_arm_that_the_study_names_else_the_first_with_ddp(tmp_path: Path):
@@ -58,58 +56,29 @@ def test_they_are_the_baseline_for_its_whole_schedule_with_seeds_and_a_study_of_
         assert (run.strategy, run.optimizer, run.cluster) == (base.strategy, base.optimizer, base.cluster)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--runs", "9"], "--runs 9: must be 10 or more"),
-        (["--reference", "--runs", "9"], "--runs 9: must be 10 or more"),
-        (["launcher=slurm", "cluster=laptop"], "launcher=slurm: pilots are waited for"),
-        (["launcher=slurm", "cluster=laptop", "--reference"], "launcher=slurm: references are waited for"),
-        (["--reference", "train.target=null"], "train.target=null: a reference is the number of samples"),
-        (["--output", "mine"], "--output mine: belongs to --reference"),
-    ],
-)
-def test_what_cannot_be_waited_for_or_tells_too_little_is_refused(
-    words: list[str], said: str, here: Path, capsys: pytest.CaptureFixture[str]
-):
-    assert code_of("pilot", "+study=mission", *ONE_ARM, *words) == WRONG_REQUEST
-    assert said in " ".join(capsys.readouterr().err.split())
-
-
-@KINDS
-def test_a_dry_run_shows_them_and_starts_and_writes_nothing(
-    kind: tuple[str, ...],
-    here: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-):
+@pytest.fixture
+def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start, "run_sweep", lambda *_, **__: pytest.fail("a run was started"))
-    assert code_of("pilot", "+study=mission", *ONE_ARM, *kind, "--dry-run", "--runs", "12") == 0
+
+
+@pytest.mark.usefixtures("nothing_runs")
+def test_a_dry_run_shows_them_and_starts_and_writes_nothing(here: Path, capsys: pytest.CaptureFixture[str]):
+    assert code_of("pilot", "+study=mission", *ONE_ARM, "--dry-run", "--runs", "12") == 0
     said = capsys.readouterr().out
-    first, suffix = (REFERENCE, "_reference") if kind else (PILOT, "_pilot")
-    assert f"[12/12] ddp-small_cnn-digits-s{first + 11}-" in said
-    assert str(here / "results" / f"mission{suffix}") in said
+    assert f"[12/12] ddp-small_cnn-digits-s{PILOT + 11}-" in said
+    assert str(here / "results" / "mission_pilot") in said
     assert said.count("would      run") == 12
-    assert "eval_split: " + ("test" if kind else "validation") in said
+    assert "eval_split: validation" in said
     assert not list(here.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("metric", "words"),
-    [
-        ("miou", ("dataset=shapes", "model=small_fcn", "train.target=0.8")),
-        ("top5", ("train.target_metric=top5",)),
-    ],
-)
-def test_a_target_of_another_metric_is_refused_of_pilots_by_its_name_and_has_references(
-    metric: str, words: tuple[str, ...], here: Path, capsys: pytest.CaptureFixture[str]
-):
-    asked = ("pilot", "+study=quick", "strategy=ddp", "seed=0", *words, "--dry-run")
-    assert code_of(*asked) == WRONG_REQUEST
-    said = " ".join(capsys.readouterr().err.split())
-    assert f"train.target_metric={metric}: a pilot sets targets of accuracy alone; take" in said
-    assert code_of(*asked, "--reference") == 0
-    assert f"target_metric: {metric}" in capsys.readouterr().out
+@pytest.mark.usefixtures("here", "nothing_runs")
+def test_references_may_have_a_target_of_another_metric(capsys: pytest.CaptureFixture[str]):
+    words = ("strategy=ddp", "seed=0", "dataset=shapes", "model=small_fcn", "train.target=0.8")
+    assert code_of("pilot", "+study=quick", *words, "--reference", "--dry-run") == 0
+    said = capsys.readouterr().out
+    assert "eval_split: test" in said
+    assert "target_metric: miou" in said
 
 
 CURVE = (0.1, 0.5, 0.8, 0.9, 0.93, 0.945, 0.95, 0.952)  # bends at its third mark

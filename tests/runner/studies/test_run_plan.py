@@ -18,7 +18,7 @@ from daso_bench.runner.records.run_directory import Outcome, RunDirectory
 from daso_bench.runner.records.study_plan import SEEDS
 from daso_bench.runner.studies import run_plan
 from daso_bench.runner.studies.plan import PlannedRun, StudyPlan, plan_of
-from daso_bench.runner.studies.run_plan import exit_code, failures, run_all, run_one
+from daso_bench.runner.studies.run_plan import exit_code, run_all, run_one
 from daso_bench.strategies.errors import ConfigError, MachineError
 
 
@@ -83,24 +83,6 @@ def test_no_run_is_lost_whatever_its_seed_its_folder_or_its_phase(world: World) 
     others = (world.config("A", seed=3 + SEEDS), late, elsewhere)
     wanted = [Request(words=(), config=config) for config in (one, *others)]
     assert len(plan_of(wanted).runs) == len(wanted)
-
-
-def test_failures_stop_nobody_and_all_are_listed(world: World) -> None:
-    world.fate = {
-        "A": Outcome(status="failed", reason="rank 2: SIGKILL", exit_code=1),
-        "B": MachineError("launcher.port=80: taken"),
-        "D": Outcome(status="timed_out", reason="train.max_seconds", exit_code=1),
-    }
-    bad = Request(words=("strategy=nosuch",), error=ConfigError("strategy=nosuch: unknown"))
-    results = world.run([*world.requests("A", "B", "C", "D"), bad])
-    assert world.started == ["A0", "B0", "C0", "D0"]
-    assert [(result.outcome.status, result.outcome.reason) for result in failures(results)] == [
-        ("failed", "rank 2: SIGKILL"),
-        ("impossible", "launcher.port=80: taken"),
-        ("timed_out", "train.max_seconds"),
-        ("refused", "strategy=nosuch: unknown"),
-    ]
-    assert exit_code(results) == 1
 
 
 def test_the_exit_code_says_which_kind_of_failure_there_was(world: World) -> None:

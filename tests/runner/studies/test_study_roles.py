@@ -12,7 +12,7 @@ from runs import config
 from daso_bench.runner.config import compose as composing
 from daso_bench.runner.config.compose import compose
 from daso_bench.runner.config.load import from_composed, in_its_role, requests
-from daso_bench.runner.config.parts import StudyInfo
+from daso_bench.runner.config.parts import RunInfo, StudyInfo, TrainConfig
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.records.study_plan import FRESH
 from daso_bench.runner.studies.plan import StudyPlan, plan_of
@@ -67,44 +67,23 @@ def test_all_arms_of_a_repetition_are_evaluated_at_the_same_marks_and_repetition
     assert all(0 <= phase < 1 for shared in phases.values() for phase in shared)
 
 
-def test_a_role_needs_a_free_name_and_a_scored_seed(tmp_path: Path):
-    def composed(**changes: object) -> RunConfig:
-        tree = config().tree
-        tree["run"].pop("id")
-        for key, value in changes.items():
-            group, _, name = key.partition("__")
-            if name:
-                tree[group][name] = value
-            else:
-                tree[group] = value
-        return from_composed(tree, tmp_path)
+def in_role(role: str, cfg: RunConfig | None = None, **changes: Any) -> RunConfig:
+    """A run, changed as its role in the study says."""
+    return in_its_role(dataclasses.replace(cfg or config(), study=StudyInfo(role=role), **changes))
 
+
+def test_a_role_needs_a_free_name_and_a_scored_seed():
     with pytest.raises(ConfigError, match=r"run\.arm=mine: study\.role=same_seeds names the arm"):
-        composed(study__role="same_seeds", run__arm="mine")
+        in_role("same_seeds", run=RunInfo(arm="mine"))
     with pytest.raises(ConfigError, match=rf"must be below {FRESH}, which study\.role=fresh_seeds"):
-        composed(study__role="fresh_seeds", seed=FRESH)
-    assert composed(study__role="fresh_seeds", seed=FRESH - 1).seed == 2 * FRESH - 1
+        in_role("fresh_seeds", seed=FRESH)
+    assert in_role("fresh_seeds", seed=FRESH - 1).seed == 2 * FRESH - 1
     # The data of these runs do not tell their number before they are loaded: a fifth of what?
     with pytest.raises(ConfigError, match=r"study\.same_seeds_share=0\.2: .* set train\.max_steps"):
-        composed(study__role="same_seeds")
-    assert composed(study__role="same_seeds", train__max_steps=10).train.max_steps == 2
-    assert composed(study__role="same_seeds", study__same_seeds_share=1).train.max_steps is None
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"role": "second"}, "study.role=second"),
-        ({"level": 95}, "study.level=95"),
-        ({"level": 0.4}, "study.level=0.4"),
-        ({"same_seeds_share": 0}, "study.same_seeds_share=0"),
-        ({"same_seeds_share": 1.5}, "study.same_seeds_share=1.5"),
-    ],
-)
-def test_what_a_study_cannot_be_is_refused_by_name(changes: dict[str, object], said: str):
-    with pytest.raises(ConfigError) as caught:
-        dataclasses.replace(StudyInfo(), **changes)
-    assert said in str(caught.value)
+        in_role("same_seeds")
+    assert in_role("same_seeds", train=TrainConfig(max_steps=10)).train.max_steps == 2
+    all_of_it = StudyInfo(role="same_seeds", same_seeds_share=1)
+    assert in_its_role(dataclasses.replace(config(), study=all_of_it)).train.max_steps is None
 
 
 @pytest.fixture(autouse=True)
@@ -148,25 +127,17 @@ def test_the_efficiency_matrix_uses_all_cores_in_every_arm_and_one_alone(tmp_pat
     assert len({run.run_id for run in arms.values()}) == len(arms) == 10
 
 
-def with_role(cfg: RunConfig, **launcher: Any) -> RunConfig:
-    changed = dataclasses.replace(cfg, launcher=dataclasses.replace(cfg.launcher, **launcher))
-    object.__setattr__(changed, "study", StudyInfo(role="one_core"))
-    return changed
-
-
 @pytest.mark.parametrize(("ranks", "threads"), [([2], 1), ([1, 2], 1), ([1], 2), ([1], "auto")])
-def test_one_core_is_one_process_of_one_thread(tmp_path: Path, ranks: list[int], threads: int | str):
-    cfg = with_role(config(ranks=ranks, results=tmp_path), threads_per_rank=threads)
+def test_one_core_is_one_process_of_one_thread(ranks: list[int], threads: int | str):
     with pytest.raises(ConfigError, match=r"^study\.role=one_core: is one process of one thread"):
-        in_its_role(cfg)
+        in_role("one_core", config(ranks=ranks, launcher={"threads_per_rank": threads}))
 
 
 def test_no_model_tells_what_a_core_does(tmp_path: Path):
-    cfg = with_role(config(ranks=[1], results=tmp_path), threads_per_rank=1)
-    made = in_its_role(cfg)
-    assert made.run.arm == "one_core"
-    assert made.launcher.pin, "a core of its own"
+    alone = in_role("one_core", config(ranks=[1], launcher={"threads_per_rank": 1}))
+    assert alone.run.arm == "one_core"
+    assert alone.launcher.pin, "a core of its own"
     virtual = ("launcher=simulated", "cluster=ethernet_1g", "cluster.nodes=1", "cluster.ranks_per_node=1")
-    (simulated,) = runs(*virtual, cwd=tmp_path)
+    (simulated,) = runs(*virtual, "launcher.threads_per_rank=1", cwd=tmp_path)
     with pytest.raises(ConfigError, match=re.escape("study.role=one_core: no model tells what cores do")):
-        in_its_role(with_role(simulated, threads_per_rank=1))
+        in_role("one_core", simulated)

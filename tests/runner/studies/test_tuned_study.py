@@ -1,5 +1,6 @@
 """The study that tuning leaves: each arm as it was composed, and the same with other settings."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -143,32 +144,17 @@ def test_files_of_the_users_own_folder_go_along(tmp_path: Path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (
-            ["+study=scaling", "study.arm=ddp", "study.assumption="],
-            r"study\.size: the study has .*; tune one: add study\.size=",
-        ),
-        (
-            ["+study=mission", "study.arm=ddp flat", "seed=0", "train.epochs=2,3"],
-            r"train\.epochs: the study has 2, 3 for one arm; tune one: add train\.epochs=2",
-        ),
-        (
-            ["+study=quick", "strategy=ddp", "seed=0", "cluster.nodes=2,3"],
-            r"cluster\.nodes: the study has 2, 3 for one arm; tune one: add cluster\.nodes=2",
-        ),
-        (
-            ["+study=quick", "strategy=ddp", "seed=0", "run.arm=mine"],
-            r"run\.arm=mine: tuned arms have names of their own",
-        ),
-        (
-            ["+study=quick", "strategy=ddp", "seed=0", "study.tuned=ddp"],
-            r"study\.tuned=ddp: is tuned already",
-        ),
-        (["+study=quick", "strategy=daso", "seed=0", "train.epochs=1"], "leave no asynchronous epoch"),
+        ("+study=scaling study.arm=ddp study.assumption=", r"study\.size: .*; tune one: add study\.size="),
+        ("+study=mission 'study.arm=ddp flat' train.epochs=2,3", r"; tune one: add train\.epochs=2"),
+        ("+study=quick strategy=ddp cluster.nodes=2,3", r"2, 3 for one arm; tune one: add cluster\.nodes=2"),
+        ("+study=quick strategy=ddp run.arm=mine", r"run\.arm=mine: tuned arms have names of their own"),
+        ("+study=quick strategy=ddp study.tuned=ddp", r"study\.tuned=ddp: is tuned already"),
+        ("+study=quick strategy=daso train.epochs=1", "leave no asynchronous epoch"),
     ],
 )
-def test_a_study_that_is_not_one_comparison_is_refused(words: list[str], said: str, tmp_path: Path):
+def test_a_study_that_is_not_one_comparison_is_refused(words: str, said: str, tmp_path: Path):
     with pytest.raises(ConfigError, match=said):
-        arms(words, tmp_path)
+        arms([*shlex.split(words), "seed=0"], tmp_path)
 
 
 def test_a_departure_from_what_a_study_assumes_is_no_arm(tmp_path: Path):
