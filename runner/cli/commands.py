@@ -328,7 +328,6 @@ How far virtual time is off: compares the emulated runs below DIR with the same 
 
   daso-bench +study=validation             makes both, 20 minutes on an idle machine
   daso-bench validate results/validation   their errors, and pairs.csv
-  daso-bench validate results/overlap      of +study=overlap: do padded devices hide what real ones do?
 """
 
 

@@ -18,12 +18,11 @@ from ..records.json_lines import encode
 from . import sections, words
 from .plots.pictures import picture
 from .plots.style import swatch
-from .reproduce import command_of, script_of
+from .reproduce import script_of
 from .results import Results, results_of
 from .section import Section
 
 SECTIONS = "sections"  # the folder of sections in --config-dir
-MANY_RUNS = 100  # of more in one comparison the commands are a script
 
 
 def report(directory: Path, output: Path, config_dir: Path | None = None) -> Path:
@@ -110,8 +109,7 @@ def _page(
         lstrip_blocks=True,
         loader=FunctionLoader(lambda name: (folder / name).read_text(encoding="utf-8")),
     )
-    commands = {"command_of": command_of, "script_of": script_of, "many": MANY_RUNS, "own": own}
-    environment.globals.update(results=results, words=words, swatch=swatch, **commands)
+    environment.globals.update(results=results, words=words, swatch=swatch, script_of=script_of, own=own)
     environment.globals["page"] = environment.get_template("macros.html.j2").module
     blocks = list[Markup]()
     for section in made:
