@@ -146,7 +146,8 @@ def _report(arguments: list[str]) -> int:
 
 _TENSORBOARD_HELP = """\
 Write the evaluations of the runs below DIR as event files for TensorBoard, each number over training samples
-and over milliseconds of training time. Needs pip install 'daso-bench[tensorboard]'.
+and over milliseconds of training time. While runs go on, type it again for what is new. Needs
+pip install 'daso-bench[tensorboard]'.
 """
 
 
@@ -154,13 +155,10 @@ def _tensorboard(arguments: list[str]) -> int:
     parser = parser_of("tensorboard", _TENSORBOARD_HELP)
     parser.add_argument("dir", type=Path, help="a run directory, a study or a results folder")
     parser.add_argument("--output", type=Path, metavar="OUT", help="default: DIR/tensorboard")
-    parser.add_argument("--follow", action="store_true", help="go on until all runs have ended")
     options = parser.parse_args(arguments)
-    check_folder(options.dir)
     from ..report.tensorboard import tensorboard
 
-    output = options.output or options.dir / "tensorboard"
-    tensorboard(options.dir, output, follow=options.follow, tell=print)
+    tensorboard(options.dir, options.output or options.dir / "tensorboard")
     return OK
 
 

@@ -20,7 +20,7 @@ import pandas as pd
 
 from ...strategies.errors import ConfigError
 from ..records.run_directory import FAILED, OK
-from .data.load import Run, find_runs, load_run, without_copies
+from .data.load import Run, load_runs
 from .statistics.model_error import Pair, by_configuration, size, speedup_errors
 
 GAP = 0.05  # strategies closer than that have no order to get right
@@ -130,8 +130,7 @@ def show_errors(folder: Path, output: Path) -> int:
 
     pairs.csv goes into `output`. Raises ConfigError where no pair of runs is there.
     """
-    runs = without_copies(load_run(path, str(path.relative_to(folder))) for path in find_runs(folder))
-    pairs, invalid = pairs_of(runs)
+    pairs, invalid = pairs_of(load_runs(folder, "validate"))
     if not pairs:
         raise ConfigError(
             f"{folder}: holds no run both emulated and in virtual time, whose checks passed "
