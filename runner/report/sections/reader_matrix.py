@@ -82,7 +82,7 @@ def _runs(arm: Arm) -> list[Run]:
 
 
 def over_sizes(readings: Iterable[Reading]) -> list[list[Reading]]:
-    """Of each study, model, world and state of the cache those of all sizes of records, ascending."""
+    """Of each study, model, world and state of the cache those of several sizes of records, ascending."""
 
     def place(reading: Reading) -> tuple[str | bool, ...]:
         c, rows = reading
@@ -91,7 +91,7 @@ def over_sizes(readings: Iterable[Reading]) -> list[list[Reading]]:
     groups = [
         sorted(sizes, key=lambda reading: reading[1][0]["record_bytes"]) for sizes in grouped(readings, place)
     ]
-    return [sizes for sizes in groups if gains(sizes)]
+    return [sizes for sizes in groups if len(sizes) > 1 and gains(sizes)]
 
 
 def gains(sizes: Iterable[Reading]) -> dict[str, dict[float, tuple[float, float, float]]]:
@@ -112,16 +112,11 @@ class ReadersSection(Section):
 {% for sizes in section.over_sizes %}
 {% set comparisons = sizes | map("first") | list %}
 <section>
-<h2>Reading a packed file {{ page.workload(comparisons[0], section.size(sizes)) }}</h2>
+<h2>Reading a packed file {{ page.workload(comparisons[0]) }}</h2>
 {{ page.figure(pictures[loop.index0], results.anchors(comparisons)) }}
 </section>
 {% endfor %}
 """
-
-    @staticmethod
-    def size(sizes: list[Reading]) -> str:
-        """That of a figure with one alone."""
-        return sizes[0][0].size if len(sizes) == 1 else ""
 
     @cached_property
     def readings(self) -> list[Reading]:
@@ -142,7 +137,7 @@ class ReadersSection(Section):
                 title=TITLE,
                 caption=CAPTION,
                 table="readers",
-                corner=words.world(sizes[0][0].world, self.size(sizes)),
+                corner=words.world(sizes[0][0].world),
                 alternative=f"{TITLE}: {', '.join(gains(sizes))}",
                 draw=(partial(draw, sizes),),
             )
