@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from matplotlib.figure import Figure
@@ -15,7 +16,7 @@ def broken() -> Figure:
 
 @pytest.mark.parametrize("draw", [Figure, broken])
 def test_a_figure_is_two_files_and_one_that_fails_says_why(tmp_path: Path, draw: Callable[[], Figure]):
-    text = {"title": "", "caption": "", "table": "", "alternative": "", "corner": "small corner"}
+    text: dict[str, Any] = {"title": "", "caption": "", "table": "", "alternative": "", "corner": "small corner"}
     made = picture(Plot(file="mine", **text, draw=(draw,)), tmp_path)
     assert made.files == ("mine.svg", "mine.pdf")
     if draw is broken:
