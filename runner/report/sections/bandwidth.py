@@ -1,7 +1,7 @@
 """Section: time to target over the rate of the links between nodes, and where the lines of two arms cross."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import combinations, pairwise
@@ -60,12 +60,6 @@ class Bandwidth:
             f"{below} is faster below {words.significant(rate)} Gbit/s, {above} above"
             for rate, below, above in crossed
         ] or ["no two lines cross"]
-
-
-def bandwidths(comparisons: Iterable[Comparison]) -> list[Bandwidth]:
-    """One for each study, model, dataset and world with a target whose sizes differ in their rate alone."""
-    groups = grouped(comparisons, lambda c: (c.study, c.model, c.dataset, c.world))
-    return [Bandwidth(comparisons=by_rate) for by_rate in map(_by_rate, groups) if by_rate]
 
 
 def _by_rate(comparisons: Sequence[Comparison]) -> dict[float, Comparison]:
@@ -128,7 +122,9 @@ class BandwidthSection(Section):
 
     @cached_property
     def bandwidths(self) -> list[Bandwidth]:
-        return bandwidths(self.results.configured)
+        """One for each study, model, dataset and world with a target whose sizes differ in their rate alone."""
+        groups = grouped(self.results.configured, lambda c: (c.study, c.model, c.dataset, c.world))
+        return [Bandwidth(comparisons=by_rate) for by_rate in map(_by_rate, groups) if by_rate]
 
     def tables(self) -> dict[str, Rows]:
         """`bandwidth`: a row per arm and rate."""

@@ -35,11 +35,6 @@ Reading = tuple[Comparison, Rows]
 """A comparison in which arms read a packed file, and a row of table `readers` for each such arm."""
 
 
-def readings_of(comparisons: Iterable[Comparison]) -> list[Reading]:
-    """All comparisons in which an arm read a packed file."""
-    return [(comparison, rows) for comparison in comparisons if (rows := _rows(comparison))]
-
-
 def _rows(comparison: Comparison) -> Rows:
     """Means over complete runs, by `COUNTS`.
 
@@ -81,17 +76,13 @@ def _runs(arm: Arm) -> list[Run]:
     return [run for run in arm.complete if isinstance(run.summary.get("reader"), dict) and run.samples_per_s]
 
 
-def over_sizes(readings: Iterable[Reading]) -> list[list[Reading]]:
-    """Of each study, model, world and state of the cache those of several sizes of records, ascending."""
+def _record_bytes(reading: Reading) -> float:
+    return reading[1][0]["record_bytes"]
 
-    def place(reading: Reading) -> tuple[str | bool, ...]:
-        c, rows = reading
-        return c.study, c.model, c.world, c.tuned, any(row["still_cached"] is not None for row in rows)
 
-    groups = [
-        sorted(sizes, key=lambda reading: reading[1][0]["record_bytes"]) for sizes in grouped(readings, place)
-    ]
-    return [sizes for sizes in groups if len(sizes) > 1 and gains(sizes)]
+def _place(reading: Reading) -> tuple[str | bool, ...]:
+    c, rows = reading
+    return c.study, c.model, c.world, c.tuned, any(row["still_cached"] is not None for row in rows)
 
 
 def gains(sizes: Iterable[Reading]) -> dict[str, dict[float, tuple[float, float, float]]]:
@@ -120,11 +111,14 @@ class ReadersSection(Section):
 
     @cached_property
     def readings(self) -> list[Reading]:
-        return readings_of(self.results.configured)
+        """All comparisons in which an arm read a packed file."""
+        return [(comparison, rows) for comparison in self.results.configured if (rows := _rows(comparison))]
 
     @cached_property
     def over_sizes(self) -> list[list[Reading]]:
-        return over_sizes(self.readings)
+        """Of each study, model, world and state of the cache those of several sizes of records, ascending."""
+        groups = [sorted(sizes, key=_record_bytes) for sizes in grouped(self.readings, _place)]
+        return [sizes for sizes in groups if len(sizes) > 1 and gains(sizes)]
 
     def tables(self) -> dict[str, Rows]:
         """`readers`: a row per arm."""

@@ -1,6 +1,6 @@
 """Section: how far the speed of each arm, relative to the baseline's, depends on assumptions."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -12,12 +12,6 @@ from ..section import Rows, Section, grouped
 
 TARGET, PER_SAMPLE = "time to target", "training time per sample"
 AS_CONFIGURED = ""  # the point that departs from no assumption
-
-
-def under_assumptions(comparisons: Iterable[Comparison]) -> list[list[Comparison]]:
-    """The comparisons of each study, workload, world and size that has runs under assumptions."""
-    groups = grouped(comparisons, lambda comparison: tuple(comparison.place.values()))
-    return [group for group in groups if any(comparison.assumption for comparison in group)]
 
 
 def merged_arms(comparisons: Sequence[Comparison]) -> list[Arm]:
@@ -109,7 +103,9 @@ ones included, both have a time.
 
     @cached_property
     def studies(self) -> list[list[Comparison]]:
-        return under_assumptions(self.results.comparisons)
+        """The comparisons of each study, workload, world and size that has runs under assumptions."""
+        groups = grouped(self.results.comparisons, lambda comparison: tuple(comparison.place.values()))
+        return [group for group in groups if any(comparison.assumption for comparison in group)]
 
     def tables(self) -> dict[str, Rows]:
         """`sensitivity`: a row per size, assumption and arm."""

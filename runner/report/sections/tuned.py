@@ -6,7 +6,6 @@ comparisons, each with its baseline, noise floors and verdicts. Source: docs/met
 """
 
 import math
-from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -18,17 +17,6 @@ from ..statistics.welch import Times, regret
 from ..target import budget_s, study_of, way
 
 Row = dict[str, Any]
-
-
-def tuned_arms(comparisons: Sequence[Comparison]) -> list[tuple[Arm, Row]]:
-    """Every tuned arm with its row of the table, without second baselines and placebos, in order."""
-    own = {(*c.place.values(), c.assumption): c for c in comparisons if not c.tuned}
-    return [
-        (arm, _row(comparison, own.get((*comparison.place.values(), comparison.assumption)), arm))
-        for comparison in comparisons
-        if comparison.tuned
-        for arm in shown(comparison).arms
-    ]
 
 
 def regret_words(row: Row) -> str:
@@ -133,7 +121,14 @@ seeds. Large in one arm only: then the defaults decided between the arms. Trials
 
     @cached_property
     def arms(self) -> list[tuple[Arm, Row]]:
-        return tuned_arms(self.results.configured)
+        """Every tuned arm with its row of the table, without second baselines and placebos, in order."""
+        own = {tuple(c.place.values()): c for c in self.results.configured if not c.tuned}
+        return [
+            (arm, _row(comparison, own.get(tuple(comparison.place.values())), arm))
+            for comparison in self.results.configured
+            if comparison.tuned
+            for arm in shown(comparison).arms
+        ]
 
     def tables(self) -> dict[str, Rows]:
         """`tuning`: a row per tuned arm."""

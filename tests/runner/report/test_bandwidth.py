@@ -10,13 +10,7 @@ from sharing import Make, agree, all_compared, edited, section_of, table
 
 from daso_bench.runner.report.build import report
 from daso_bench.runner.report.plots.pictures import drawing
-from daso_bench.runner.report.sections.bandwidth import (
-    Bandwidth,
-    BandwidthSection,
-    bandwidths,
-    crossings,
-    draw,
-)
+from daso_bench.runner.report.sections.bandwidth import Bandwidth, BandwidthSection, crossings, draw
 
 ROOT2 = math.sqrt(2)  # a crossing between evaluations at t and 2t is scored at √2·t
 # Seconds between evaluations. ddp and daso cross at √10 Gbit/s.
@@ -83,7 +77,7 @@ def make_study(make_run: Make, tmp_path: Path) -> Callable[..., list[Bandwidth]]
                 with edited(run) as config:
                     config["cluster"] |= {"nodes": nodes, "links": {"inter": {"rate_gbit": rate}}}
                 agree(run)
-        return bandwidths(all_compared(tmp_path / "results"))
+        return section_of(BandwidthSection, all_compared(tmp_path / "results")).bandwidths
 
     return make
 

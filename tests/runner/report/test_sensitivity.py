@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from sharing import Make, all_compared, table
+from sharing import Make, all_compared, section_of, table
 
 from daso_bench.runner.report.build import report
 from daso_bench.runner.report.data.arms import Comparison
 from daso_bench.runner.report.section import Rows
-from daso_bench.runner.report.sections.sensitivity import ranges, rows_of, under_assumptions
+from daso_bench.runner.report.sections.sensitivity import SensitivitySection, ranges, rows_of
 
 FAR = "simulated: extrapolated to 256 ranks, step times were compared with measured ones on 16 ranks"
 TIMES = {
@@ -33,7 +33,7 @@ def make_study(make_run: Make, tmp_path: Path) -> Callable[..., list[Comparison]
             for arm, seconds in arms.items():
                 place = {"arm": arm, "assumption": assumption, "size": size}
                 make_run(tmp_path / "results", arm.split()[0], train_s=seconds, place=place, **settings)
-        return next(iter(under_assumptions(all_compared(tmp_path / "results"))), [])
+        return next(iter(section_of(SensitivitySection, all_compared(tmp_path / "results")).studies), [])
 
     return make
 
@@ -102,7 +102,8 @@ def test_worlds_and_sizes_are_never_mixed(make_study: Make, tmp_path: Path) -> N
     make_study(slow, size="4 nodes")
     make_study({"": {"ddp": 7.0, "daso": 7.0}}, size="64 nodes")
     make_study(size="4 nodes", world="local")
-    studies = list(map(rows_of, under_assumptions(all_compared(tmp_path / "results"))))
+    section = section_of(SensitivitySection, all_compared(tmp_path / "results"))
+    studies = list(map(rows_of, section.studies))
     places = [(rows[0]["world"], rows[0]["size"]) for rows in studies]
     assert places == [("local", "4 nodes"), ("simulated", "4 nodes"), ("simulated", "16 nodes")]
     assert [of_arm(rows, "ddp", "seconds")[""] for rows in studies] == [0.04, 0.4, 0.04]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sharing import Make, all_compared, table, tables_of
+from sharing import Make, all_compared, section_of, table, tables_of
 
 from daso_bench.runner.records.json_lines import write_json
 from daso_bench.runner.records.study_plan import TRIAL
@@ -16,7 +16,7 @@ from daso_bench.runner.report.claims.fairness import FairnessRow, fairness, forb
 from daso_bench.runner.report.claims.speedups import all_speedups
 from daso_bench.runner.report.data.arms import row_of
 from daso_bench.runner.report.data.load import find_runs
-from daso_bench.runner.report.sections.tuned import TunedSection, regret_words, tuned_arms
+from daso_bench.runner.report.sections.tuned import TunedSection, regret_words
 
 TOLD = {"tune_trials": 8, "tune_space": "all", "tune_failed": 2, "tune_device_hours": 0.25}
 NONE = {"tune_trials": 16, "tune_space": "", "tune_failed": 0, "tune_device_hours": 0.0}
@@ -49,7 +49,7 @@ def rows(
 
 def only(root: Path) -> dict[str, Any]:
     """The row of the one tuned arm."""
-    ((_, row),) = tuned_arms(all_compared(root))
+    ((_, row),) = section_of(TunedSection, all_compared(root)).arms
     return row
 
 
@@ -116,7 +116,7 @@ def test_second_baselines_are_no_tuned_arms(make_run: Make, tmp_path: Path):
     rows(make_run, tmp_path, "ddp", (120,), (100,))
     place = {"arm": "ddp tuned, fresh seeds", "tuned": "ddp", "role": "fresh_seeds", **TOLD}
     make_run(tmp_path, "ddp", 10**6, CROSSED, place=place, arm="tuned fresh")
-    assert [row["arm"] for _, row in tuned_arms(all_compared(tmp_path))] == ["ddp"]
+    assert only(tmp_path)["arm"] == "ddp"
 
 
 @pytest.mark.usefixtures("undrawn")
