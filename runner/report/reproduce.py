@@ -27,7 +27,8 @@ def script_of(arms: Iterable[Arm]) -> str:
         lines += ["", f"# {_one_line(arm.label)}", f"arm_{number}=({shlex.join(of_arm)})"]
         for run, words in runs:
             rest = shlex.join(word for word in words if word not in known)
-            lines.append(f'daso-bench "${{same[@]}}" "${{arm_{number}[@]}}" {rest}  # {_one_line(run.run_id)}')
+            of_run = f"{rest}  # {_one_line(run.run_id)}"
+            lines.append(f'daso-bench "${{same[@]}}" "${{arm_{number}[@]}}" {of_run}')
     return "\n".join(lines)
 
 

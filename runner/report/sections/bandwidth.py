@@ -122,7 +122,7 @@ class BandwidthSection(Section):
 
     @cached_property
     def bandwidths(self) -> list[Bandwidth]:
-        """One for each study, model, dataset and world with a target whose sizes differ in their rate alone."""
+        """One for each study, model, dataset and world with a target whose sizes differ in one rate."""
         groups = grouped(self.results.configured, lambda c: (c.study, c.model, c.dataset, c.world))
         return [Bandwidth(comparisons=by_rate) for by_rate in map(_by_rate, groups) if by_rate]
 

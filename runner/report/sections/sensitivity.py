@@ -93,7 +93,8 @@ all of them keep their order if their ranges, from least to most, do not overlap
 {% call page.table("Arms under assumptions" ~ (", " ~ size if size), section.ranges(comparisons)) %}
 Times as fast as {{ arms[0].label }}, geometric means. Assumptions: under how many of them, the configured
 ones included, both have a time.
-{{ page.chips(arms | map(attribute="runs") | sum(start=[]) | map(attribute="labels") | sum(start=[]) | unique) }}
+{% set runs = arms | map(attribute="runs") | sum(start=[]) %}
+{{ page.chips(runs | map(attribute="labels") | sum(start=[]) | unique) }}
 {% endcall %}
 {{ page.commands("commands-assumed-" ~ loop.index, arms) }}
 </section>

@@ -71,8 +71,8 @@ def test_sections_points_and_claims_of_the_users_own_are_found_wherever_they_lie
     assert table(tmp_path / "out" / "mine.csv")
     assert "samples to target were compared with 11 stored runs of mine" in said
     assert "mine_time" in {row["claim"] for row in table(tmp_path / "out" / "claims.csv")}
-    command = "daso-bench report DIR --output OUT --config-dir OWN</code>, where DIR is the folder of the runs"
-    assert f"{command} and OWN that of your claims, stored points and sections." in said
+    command = "daso-bench report DIR --output OUT --config-dir OWN</code>, where DIR is the folder of the"
+    assert f"{command} runs and OWN that of your claims, stored points and sections." in said
     elsewhere = own(tmp_path / "else" / "where", tmp_path / "in")
     assert run(["report", str(tmp_path / "in"), "--config-dir", str(elsewhere)]) == 0
     assert (tmp_path / "in" / "report" / "index.html").read_bytes() == page.read_bytes()

@@ -22,8 +22,10 @@ BOTH = ("", "rings")
 
 @pytest.fixture
 def make_study(make_run: Make, tmp_path: Path) -> Callable[..., list[Comparison]]:
-    """Adds a run of 1,000 samples for each time, by assumption and arm, and gives the comparisons of the first
-    size; `more` goes to every run."""
+    """Adds a run of 1,000 samples for each time, by assumption and arm; gives the first size's comparisons.
+
+    `more` goes to every run.
+    """
 
     def make(
         times: Mapping[str, Mapping[str, float]] = TIMES, size: str = "", **more: object

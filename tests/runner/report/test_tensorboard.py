@@ -34,7 +34,8 @@ def write(run: Path, *rows: dict[str, Any]) -> Path:
     with RecordWriter(run / "metrics.jsonl") as writer:
         for row in rows:
             writer.write(row)
-    write_json(run / "status.json", {"status": "finished", "attempts": [{"number": 1, "started_unix": 1000.0}]})
+    attempts = [{"number": 1, "started_unix": 1000.0}]
+    write_json(run / "status.json", {"status": "finished", "attempts": attempts})
     return run
 
 

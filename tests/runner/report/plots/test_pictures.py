@@ -16,8 +16,8 @@ def broken() -> Figure:
 
 @pytest.mark.parametrize("draw", [Figure, broken])
 def test_a_figure_is_two_files_and_one_that_fails_says_why(tmp_path: Path, draw: Callable[[], Figure]):
-    text: dict[str, Any] = {"title": "", "caption": "", "table": "", "alternative": "", "corner": "small corner"}
-    made = picture(Plot(file="mine", **text, draw=(draw,)), tmp_path)
+    text: dict[str, Any] = dict.fromkeys(("title", "caption", "table", "alternative"), "")
+    made = picture(Plot(file="mine", **text, corner="small corner", draw=(draw,)), tmp_path)
     assert made.files == ("mine.svg", "mine.pdf")
     if draw is broken:
         assert (made.svgs, made.failure) == ((), "not drawn: RuntimeError: no fonts here")
