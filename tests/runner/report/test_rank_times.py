@@ -1,39 +1,51 @@
 """Each rank's share of the samples and its times, from its own records; and whether devices are uneven."""
 
-from collections.abc import Sequence
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from sharing import Make
 
-from daso_bench.runner.records.rows import TrainIntervalRow
-from daso_bench.runner.report.data.load import Run
+from daso_bench.runner.report.data.load import load_run
 from daso_bench.runner.report.data.means import by_rank, shares, uneven_devices
 
 
-def run(waiting_s: Sequence[Sequence[float]] = ((0,), (0,)), strategy: Any = None, device: Any = None) -> Run:
-    """A run with `waiting_s[r]` of each 10 s interval of rank r, what its strategy recorded, its devices."""
-    rows = [
-        (rank, {"attempt": 1, "index": index, "parts_s": {"compute": 10 - waiting, "waiting": waiting}})
-        for rank, intervals in enumerate(waiting_s)
-        for index, waiting in enumerate(intervals)
-    ]
-    return Run(
-        place="place",
-        config={"cluster": {"device": device}},
-        status={},
-        summary={"strategy": strategy},
-        rank_rows=[(rank, TrainIntervalRow.read({"train_s": 10.0, **row})) for rank, row in rows],
+def on(path: Path, waiting: list[list[float]], told: Any = None, device: Any = None) -> Path:
+    """The run with `waiting[r]` seconds of each 10 s interval of rank r, its summary, its devices."""
+    for file in (path / "ranks").iterdir():
+        file.unlink()
+    for rank, intervals in enumerate(waiting):
+        with open(path / "ranks" / f"{rank}.jsonl", "w") as file:
+            for number, waiting_s in enumerate(intervals):
+                parts = {"compute": 10 - waiting_s, "waiting": waiting_s}
+                row = {
+                    "kind": "train_interval",
+                    "attempt": 1,
+                    "index": number,
+                    "train_s": 10.0,
+                    "parts_s": parts,
+                }
+                print(json.dumps(row), file=file)
+    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    rows[-1]["strategy"] = told
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    text = (path / "config.yaml").read_text()
+    (path / "config.yaml").write_text(
+        text.replace("cluster:\n", f"cluster:\n  device: {json.dumps(device)}\n")
     )
+    return path
 
 
-def test_times_of_a_rank_are_sums_over_all_its_intervals() -> None:
-    times = by_rank(run([[0, 0], [4, 6], *([number, number] for number in range(2, 11))]))
+def test_times_of_a_rank_are_sums_over_all_its_intervals(make_run: Make, tmp_path: Path) -> None:
+    intervals: list[list[float]] = [[0, 0], [4, 6], *([number, number] for number in range(2, 11))]
+    times = by_rank(load_run(on(make_run(tmp_path), intervals), "place"))
     assert times[1] == {"train_s": 20, "compute_s": 10, "waiting_s": 10}
     assert [rank["waiting_s"] for rank in times[2:]] == [2 * number for number in range(2, 11)], "by number"
 
 
 @pytest.mark.parametrize(
-    ("recorded", "expected"),
+    ("told", "expected"),
     [
         ({"batches": [48, 16]}, [1.5, 0.5]),
         ({"samples_of_worker": [100, 300]}, [0.5, 1.5]),
@@ -44,8 +56,10 @@ def test_times_of_a_rank_are_sums_over_all_its_intervals() -> None:
         ("text", []),
     ],
 )
-def test_shares_are_recorded_by_rank_or_not_at_all(recorded: Any, expected: list[float]) -> None:
-    assert shares(run(strategy=recorded)) == expected
+def test_shares_are_told_by_rank_or_not_at_all(
+    make_run: Make, tmp_path: Path, told: Any, expected: list[float]
+) -> None:
+    assert shares(load_run(on(make_run(tmp_path), [[0], [0]], told), "place")) == expected
 
 
 @pytest.mark.parametrize(
@@ -59,5 +73,8 @@ def test_shares_are_recorded_by_rank_or_not_at_all(recorded: Any, expected: list
         ({"straggler": {"rank": None}}, False),
     ],
 )
-def test_devices_are_uneven_by_speed_kind_or_a_straggler(device: Any, expected: bool) -> None:
-    assert uneven_devices(run(device=device)) is expected
+def test_devices_are_uneven_by_speed_kind_or_a_straggler(
+    make_run: Make, tmp_path: Path, device: Any, expected: bool
+) -> None:
+    run = load_run(on(make_run(tmp_path), [[0], [0]], None, device), "place")
+    assert uneven_devices(run) is expected
