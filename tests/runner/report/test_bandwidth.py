@@ -15,6 +15,7 @@ from daso_bench.runner.report.sections.bandwidth import Bandwidth, BandwidthSect
 ROOT2 = math.sqrt(2)  # a crossing between evaluations at t and 2t is scored at √2·t
 # Seconds between evaluations. ddp and daso cross at √10 Gbit/s.
 TIMES = {1.0: {"ddp": 40.0, "daso": 20.0}, 10.0: {"ddp": 10.0, "daso": 20.0}}
+MakeStudy = Callable[..., list[Bandwidth]]
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,7 @@ def test_where_two_lines_cross_on_logarithmic_axes(
 
 
 @pytest.fixture
-def make_study(make_run: Make, tmp_path: Path) -> Callable[..., list[Bandwidth]]:
+def make_study(make_run: Make, tmp_path: Path) -> MakeStudy:
     """Adds a run for each time, by rate and arm, and analyses them all; `more` goes to every run, `nodes` to
     the cluster."""
 
@@ -82,7 +83,7 @@ def make_study(make_run: Make, tmp_path: Path) -> Callable[..., list[Bandwidth]]
     return make
 
 
-def test_a_line_has_geometric_means_where_all_runs_of_an_arm_reached_the_target(make_study: Make):
+def test_a_line_has_geometric_means_where_all_runs_of_an_arm_reached_the_target(make_study: MakeStudy):
     make_study()
     make_study({1.0: {"lasgd": 1.0}}, accuracies=(0.1, 0.2))
     (study,) = make_study({1.0: {"ddp": 80.0}, 10.0: {"ddp": 10.0, "daso": 20.0}}, seed=1)
@@ -94,7 +95,7 @@ def test_a_line_has_geometric_means_where_all_runs_of_an_arm_reached_the_target(
     assert study.lines["lasgd"] == {}
 
 
-def test_lines_that_do_not_cross_are_named_too(make_study: Make):
+def test_lines_that_do_not_cross_are_named_too(make_study: MakeStudy):
     (study,) = make_study({1.0: {"ddp": 4.0, "daso": 2.0}, 10.0: {"ddp": 3.0, "daso": 2.0}})
     assert study.crossings_in_words == ["no two lines cross"]
 
@@ -102,7 +103,9 @@ def test_lines_that_do_not_cross_are_named_too(make_study: Make):
 @pytest.mark.parametrize(
     "change", [{"nodes": 4}, {"target": None}, None], ids=["nodes", "target", "one rate"]
 )
-def test_sizes_that_differ_in_more_than_the_rate_are_no_study_over_rates(make_study: Make, change: object):
+def test_sizes_that_differ_in_more_than_the_rate_are_no_study_over_rates(
+    make_study: MakeStudy, change: object
+):
     studies = make_study({1.0: TIMES[1.0]})
     if isinstance(change, dict):
         studies = make_study({10.0: TIMES[10.0]}, **change)
@@ -110,7 +113,7 @@ def test_sizes_that_differ_in_more_than_the_rate_are_no_study_over_rates(make_st
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_the_page_has_the_crossings_and_the_figure_the_lines(make_study: Make, tmp_path: Path):
+def test_the_page_has_the_crossings_and_the_figure_the_lines(make_study: MakeStudy, tmp_path: Path):
     make_study()
     (study,) = make_study({rate: {"lasgd": 1.0} for rate in TIMES}, accuracies=(0.1, 0.2))
     with drawing("test"):

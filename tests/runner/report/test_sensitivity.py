@@ -18,10 +18,11 @@ TIMES = {
     "fair links": {"ddp": 40.0, "daso": 20.0, "lasgd": 44.0},
 }
 BOTH = ("", "rings")
+MakeStudy = Callable[..., list[Comparison]]
 
 
 @pytest.fixture
-def make_study(make_run: Make, tmp_path: Path) -> Callable[..., list[Comparison]]:
+def make_study(make_run: Make, tmp_path: Path) -> MakeStudy:
     """Adds a run of 1,000 samples for each time, by assumption and arm; gives the first size's comparisons.
 
     `more` goes to every run.
@@ -45,7 +46,7 @@ def of_arm(rows: Rows, arm: str, column: str) -> dict[str, float | None]:
     return {row["assumption"]: row[column] for row in rows if row["arm"] == arm}
 
 
-def test_the_rows_are_relative_to_ddp_and_the_table_has_the_range_of_each_arm(make_study: Make) -> None:
+def test_the_rows_are_relative_to_ddp_and_the_table_has_the_range_of_each_arm(make_study: MakeStudy) -> None:
     study = make_study()
     rows = rows_of(study)
     assert list(dict.fromkeys(row["assumption"] for row in rows)) == ["", "fair links", "rings"]
@@ -59,13 +60,13 @@ def test_the_rows_are_relative_to_ddp_and_the_table_has_the_range_of_each_arm(ma
     ]
 
 
-def test_the_baseline_is_the_first_arm_of_ddp(make_study: Make) -> None:
+def test_the_baseline_is_the_first_arm_of_ddp(make_study: MakeStudy) -> None:
     """Also where another arm comes first by name, and another arm of ddp has a longer name."""
     study = make_study({name: {"averaging": 1.0, "ddp by nodes": 2.0, "ddp": 3.0} for name in BOTH})
     assert rows_of(study)[0]["arm"] == "ddp"
 
 
-def test_an_arm_that_lacks_a_run_a_seed_or_the_target_is_has_no_time(make_study: Make) -> None:
+def test_an_arm_that_lacks_a_run_a_seed_or_the_target_is_has_no_time(make_study: MakeStudy) -> None:
     """On the one seed in common ddp is faster than daso; over all runs of each it would be slower."""
     make_study({name: {"ddp": 400.0, "daso": 440.0, "lasgd": 300.0, "hsgd": 1.0} for name in BOTH})
     make_study({name: {"ddp": 1600.0, "lasgd": 300.0} for name in BOTH}, seed=1)
@@ -76,20 +77,20 @@ def test_an_arm_that_lacks_a_run_a_seed_or_the_target_is_has_no_time(make_study:
     assert [row["Assumptions"] for row in ranges(study)] == ["2 of 2", "0 of 2", "0 of 2", "2 of 2"]
 
 
-def test_without_a_run_as_configured_there_is_no_time_as_configured(make_study: Make) -> None:
+def test_without_a_run_as_configured_there_is_no_time_as_configured(make_study: MakeStudy) -> None:
     study = make_study({"rings": TIMES["rings"]})
     assert of_arm(rows_of(study), "daso", "relative") == {"": None, "rings": 1.25}
     assert list(ranges(study)[1].values())[1:] == ["–", "–", "1.250", "1.250", "1 of 2"]
 
 
-def test_unequal_work_is_compared_per_sample(make_study: Make) -> None:
+def test_unequal_work_is_compared_per_sample(make_study: MakeStudy) -> None:
     make_study({name: {"ddp": 40.0, "daso": 20.0} for name in BOTH})
     rows = rows_of(make_study({name: {"lasgd": 15.0} for name in BOTH}, accuracies=(0.5, 0.6)))
     assert of_arm(rows, "lasgd", "seconds")[""] == pytest.approx(0.015)
     assert of_arm(rows, "lasgd", "relative")[""] == pytest.approx(0.04 / 0.015)
 
 
-def test_with_one_target_the_scored_crossing_is_compared(make_study: Make) -> None:
+def test_with_one_target_the_scored_crossing_is_compared(make_study: MakeStudy) -> None:
     make_study({"": {"ddp": 40.0, "daso": 20.0}}, target=0.6, accuracies=(0.5, 0.6))
     make_study({"rings": {"ddp": 40.0}}, target=0.6, accuracies=(0.5, 0.5, 0.6))
     rows = rows_of(make_study({"rings": {"daso": 20.0}}, target=0.6, accuracies=(0.5, 0.5)))
@@ -98,7 +99,7 @@ def test_with_one_target_the_scored_crossing_is_compared(make_study: Make) -> No
     assert of_arm(rows, "daso", "seconds")["rings"] is None
 
 
-def test_worlds_and_sizes_are_never_mixed(make_study: Make, tmp_path: Path) -> None:
+def test_worlds_and_sizes_are_never_mixed(make_study: MakeStudy, tmp_path: Path) -> None:
     slow = {name: {arm: 10 * seconds for arm, seconds in arms.items()} for name, arms in TIMES.items()}
     make_study(size="16 nodes")
     make_study(slow, size="4 nodes")
@@ -113,7 +114,7 @@ def test_worlds_and_sizes_are_never_mixed(make_study: Make, tmp_path: Path) -> N
 
 @pytest.mark.usefixtures("undrawn")
 def test_the_page_shows_runs_under_assumptions_in_their_own_section_alone(
-    make_study: Make, tmp_path: Path
+    make_study: MakeStudy, tmp_path: Path
 ) -> None:
     make_study(size="4 nodes")
     page = report(tmp_path / "results", tmp_path / "out").read_text()
