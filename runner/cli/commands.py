@@ -146,7 +146,8 @@ def _report(arguments: list[str]) -> int:
 
 _TENSORBOARD_HELP = """\
 Write the evaluations of the runs below DIR as event files for TensorBoard, each number over training samples
-and over milliseconds of training time. Needs pip install 'daso-bench[tensorboard]'.
+and over milliseconds of training time. While runs go on, type it again for what is new. Needs
+pip install 'daso-bench[tensorboard]'.
 """
 
 
@@ -154,13 +155,10 @@ def _tensorboard(arguments: list[str]) -> int:
     parser = parser_of("tensorboard", _TENSORBOARD_HELP)
     parser.add_argument("dir", type=Path, help="a run directory, a study or a results folder")
     parser.add_argument("--output", type=Path, metavar="OUT", help="default: DIR/tensorboard")
-    parser.add_argument("--follow", action="store_true", help="go on until all runs have ended")
     options = parser.parse_args(arguments)
-    check_folder(options.dir)
     from ..report.tensorboard import tensorboard
 
-    output = options.output or options.dir / "tensorboard"
-    tensorboard(options.dir, output, follow=options.follow, tell=print)
+    tensorboard(options.dir, options.output or options.dir / "tensorboard")
     return OK
 
 
@@ -328,7 +326,6 @@ How far virtual time is off: compares the emulated runs below DIR with the same 
 
   daso-bench +study=validation             makes both, 20 minutes on an idle machine
   daso-bench validate results/validation   their errors, and pairs.csv
-  daso-bench validate results/overlap      of +study=overlap: do padded devices hide what real ones do?
 """
 
 

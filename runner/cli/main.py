@@ -34,7 +34,7 @@ daso-bench {version}: run and compare data-parallel training strategies
   daso-bench cancel DIR               end what runs or waits below DIR; resume takes it up again
   daso-bench evaluate DIR             the newest checkpoint of the run DIR, evaluated in one process
   daso-bench report DIR [--output OUT]  OUT/index.html, tables and figures of the runs below DIR
-  daso-bench tensorboard DIR          event files for TensorBoard; --follow: while runs go on
+  daso-bench tensorboard DIR          event files for TensorBoard
   daso-bench report --diff A B        what changed from A to B: configuration, environment, numbers
   daso-bench check [strategy=NAME]    does a strategy keep the contract? The conformance kit; for yours too
   daso-bench claims [DIR]             what the papers claim, and what tests it; with DIR: its verdicts

@@ -18,12 +18,9 @@ from ..records.json_lines import encode
 from . import sections, words
 from .plots.pictures import picture
 from .plots.style import swatch
-from .reproduce import command_of, script_of
+from .reproduce import script_of
 from .results import Results, results_of
 from .section import Section
-
-SECTIONS = "sections"  # the folder of sections in --config-dir
-MANY_RUNS = 100  # of more in one comparison the commands are a script
 
 
 def report(directory: Path, output: Path, config_dir: Path | None = None) -> Path:
@@ -36,24 +33,25 @@ def report(directory: Path, output: Path, config_dir: Path | None = None) -> Pat
     """
     output = Path(output)
     results = results_of(Path(directory), "report", config_dir)
-    made = [section(results) for section in section_classes([config_dir] if config_dir else [])]
+    page_sections = [kind(results) for kind in section_classes(config_dir)]
     with writing(f"report {output}"):
         output.mkdir(parents=True, exist_ok=True)
         # Tables first: a figure that fails must not cost them.
-        tables = [file for section in made for file in _write_tables(section, output)]
+        tables = [file for section in page_sections for file in _write_tables(section, output)]
+        html = _page(results, page_sections, output, tables, own=config_dir is not None)
         page = output / "index.html"
-        page.write_text(_page(results, made, output, tables, own=config_dir is not None), encoding="utf-8")
+        page.write_text(html, encoding="utf-8")
     return page
 
 
 def _write_tables(section: Section, output: Path) -> list[str]:
     """Write the tables that have rows; returns the names of the files."""
-    printed = {name: latex(rows) for name, rows in section.printed().items() if rows}
-    tables = {name: rows for name, rows in {**section.tables(), **section.printed()}.items() if rows}
+    printed = {name: rows for name, rows in section.printed().items() if rows}
+    tables = {name: rows for name, rows in section.tables().items() if rows} | printed
     for name, rows in tables.items():
         write_csv(output / f"{name}.csv", rows)
-    for name, text in printed.items():
-        (output / f"{name}.tex").write_text(text, encoding="utf-8")
+    for name, rows in printed.items():
+        (output / f"{name}.tex").write_text(latex(rows), encoding="utf-8")
     return [f"{name}.csv" for name in tables] + [f"{name}.tex" for name in printed]
 
 
@@ -70,13 +68,14 @@ def latex(rows: Sequence[Mapping[str, str]]) -> str:
     return pd.DataFrame(cells).to_latex(index=False, escape=True)
 
 
-def section_classes(folders: Sequence[Path]) -> list[type[Section]]:
-    """The subclasses of Section in this package's `sections` and in that of `folders`, in page order.
+def section_classes(config_dir: Path | None) -> list[type[Section]]:
+    """The subclasses of Section in this package's `sections` and in that of `config_dir`, in page order.
 
     Raises ConfigError for a file that cannot be imported or holds no section.
     """
     modules = [import_module(f"{sections.__name__}.{info.name}") for info in iter_modules(sections.__path__)]
-    modules += [_imported(file) for folder in folders for file in sorted((folder / SECTIONS).glob("*.py"))]
+    if config_dir:
+        modules += map(_imported, sorted((config_dir / "sections").glob("*.py")))
     return sorted((kind for module in modules for kind in _sections_in(module)), key=lambda kind: kind.order)
 
 
@@ -100,7 +99,7 @@ def _sections_in(module: ModuleType) -> list[type[Section]]:
 
 
 def _page(
-    results: Results, made: Sequence[Section], output: Path, tables: Sequence[str], *, own: bool
+    results: Results, page_sections: Sequence[Section], output: Path, tables: Sequence[str], *, own: bool
 ) -> str:
     folder = resources.files(__name__.rpartition(".")[0])
     environment = Environment(
@@ -110,11 +109,10 @@ def _page(
         lstrip_blocks=True,
         loader=FunctionLoader(lambda name: (folder / name).read_text(encoding="utf-8")),
     )
-    commands = {"command_of": command_of, "script_of": script_of, "many": MANY_RUNS, "own": own}
-    environment.globals.update(results=results, words=words, swatch=swatch, **commands)
+    environment.globals.update(results=results, words=words, swatch=swatch, script_of=script_of, own=own)
     environment.globals["page"] = environment.get_template("macros.html.j2").module
     blocks = list[Markup]()
-    for section in made:
+    for section in page_sections:
         pictures = [picture(plot, output) for plot in section.plots()]
         template = environment.from_string(section.template)
         blocks.append(Markup(template.render(section=section, pictures=pictures)))

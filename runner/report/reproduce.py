@@ -1,11 +1,11 @@
-"""The commands that repeat runs, from their resolved configurations."""
+"""The commands that repeat runs, as a script for bash, from their resolved configurations."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ..config.overrides import in_grammar
 from ..records.trees import flatten
-from .data.arms import GROUPS
+from .data.arms import GROUPS, Arm
 from .data.load import Run
 
 CHOSEN = ("strategy", "model", "dataset", "reader", "optimizer", "schedule", "launcher")
@@ -13,26 +13,27 @@ CHOSEN = ("strategy", "model", "dataset", "reader", "optimizer", "schedule", "la
 LEFT_OUT = ("results_dir", "run.id", "launcher.name", "launcher.port", "dataset.root", "reader.path")
 
 
-def command_of(run: Run) -> str:
-    """One line for a shell; every setting is spelled out, so that later defaults change nothing."""
-    return shlex.join(["daso-bench", *_words(run)])
+def script_of(arms: Iterable[Arm]) -> str:
+    """What all runs share, what each arm has of its own, and a command for every run with the rest.
 
-
-def script_of(arms: Sequence[Sequence[Run]]) -> str:
-    """The commands of many runs as a script for bash: what all share, and what an arm shares, said once."""
-    words = [[_words(run) for run in runs] for runs in arms]
-    same = _shared([of_arm for arm in words for of_arm in arm])
+    Every setting is spelled out, so that later defaults change nothing.
+    """
+    runs_of_arm = [(arm, [(run, arguments_of(run)) for run in arm.runs]) for arm in arms]
+    same = _shared([words for _, runs in runs_of_arm for _, words in runs])
     lines = ["same=(", *(f"  {shlex.quote(word)}" for word in same), ")"]
-    for number, (runs, arm) in enumerate(zip(arms, words, strict=True), 1):
-        known = set(same)
-        of_arm = [word for word in _shared(arm) if word not in known]
-        known.update(of_arm)
-        lines += ["", f"arm_{number}=({shlex.join(of_arm)})"]
-        for run, all_words in zip(runs, arm, strict=True):
-            rest = [shlex.quote(word) for word in all_words if word not in known]
-            name = " ".join(run.run_id.split())
-            lines.append(" ".join([f'daso-bench "${{same[@]}}" "${{arm_{number}[@]}}"', *rest, f" # {name}"]))
+    for number, (arm, runs) in enumerate(runs_of_arm, 1):
+        of_arm = [word for word in _shared([words for _, words in runs]) if word not in same]
+        known = {*same, *of_arm}
+        lines += ["", f"# {_one_line(arm.label)}", f"arm_{number}=({shlex.join(of_arm)})"]
+        for run, words in runs:
+            rest = shlex.join(word for word in words if word not in known)
+            of_run = f"{rest}  # {_one_line(run.run_id)}"
+            lines.append(f'daso-bench "${{same[@]}}" "${{arm_{number}[@]}}" {of_run}')
     return "\n".join(lines)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _shared(runs: Sequence[Sequence[str]]) -> list[str]:
@@ -41,8 +42,8 @@ def _shared(runs: Sequence[Sequence[str]]) -> list[str]:
     return [word for word in runs[0] if word in everywhere]
 
 
-def _words(run: Run) -> list[str]:
-    """The arguments: choices, then every setting by its key."""
+def arguments_of(run: Run) -> list[str]:
+    """The arguments of the command that repeats `run`: choices, then every setting by its key."""
     words = [f"{group}={in_grammar(run.name(group))}" for group in CHOSEN if group in run.config]
     for key, value in flatten(run.config).items():
         # A key that names a whole group is that of an empty one.

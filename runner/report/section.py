@@ -2,12 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from functools import partial
 from typing import Any, ClassVar, TypeVar
 
-from matplotlib.figure import Figure
-
-from .data.arms import Comparison
 from .plots.pictures import Plot
 from .results import Results
 
@@ -52,36 +48,6 @@ def grouped(items: Iterable[_T], key: Callable[[_T], Hashable]) -> list[list[_T]
     return list(groups.values())
 
 
-def looks_of(comparisons: Iterable[Comparison]) -> dict[str, int]:
-    """Label and index of the look of every arm in `comparisons`, those of ddp first."""
-    arms = [arm for comparison in comparisons for arm in comparison.arms]
-    return {arm.label: arm.index for arm in sorted(arms, key=lambda arm: arm.runs[0].strategy != "ddp")}
-
-
-def one_each(
-    kind: str,
-    items: Sequence[_T],
-    *,
-    title: str,
-    caption: str,
-    corner: Callable[[_T], str],
-    draw: Callable[[_T], Figure],
-    alternative: Callable[[_T], str],
-    narrow: Callable[[_T], Figure] | None = None,
-) -> list[Plot]:
-    """A figure for each of `items`: `kind` for one, else `kind_1`, `kind_2`, …; its table is `kind` too.
-
-    `narrow`: draws it for a narrow window, where one figure does not serve both.
-    """
-    return [
-        Plot(
-            file=f"{kind}_{number}" if len(items) > 1 else kind,
-            title=title,
-            caption=caption,
-            table=kind,
-            corner=corner(item),
-            alternative=alternative(item),
-            draw=tuple(partial(one, item) for one in (draw, narrow) if one),
-        )
-        for number, item in enumerate(items, 1)
-    ]
+def numbered(kind: str, items: Sequence[_T]) -> list[tuple[str, _T]]:
+    """Each item with the name of its file: `kind` for one alone, else `kind_1`, `kind_2`, …"""
+    return [(f"{kind}_{number}" if len(items) > 1 else kind, item) for number, item in enumerate(items, 1)]

@@ -20,14 +20,14 @@ import pandas as pd
 
 from ...strategies.errors import ConfigError
 from ..records.run_directory import FAILED, OK
-from .data.load import Run, find_runs, load_run, without_copies
+from .data.load import Run, load_runs
 from .statistics.model_error import Pair, by_configuration, size, speedup_errors
 
 GAP = 0.05  # strategies closer than that have no order to get right
 LIMITS = {"step time": (0.05, 0.15), "speed-up": (0.03, 0.08), "time to target": (0.05, 0.15)}
 ORDER_LIMIT = 0.95
-SIZES = ("real", "padded")  # of +study=overlap
-OVERLAP_LIMIT = 0.05  # between the shares of exposed communication of real and slowed devices
+PLACE = ("study", "configuration", "arm", "seed")
+TIMES = ("emulated_step_s", "simulated_step_s", "emulated_target_s", "simulated_target_s")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,53 +100,29 @@ def validate(pairs: Sequence[Pair]) -> Validation:
     )
 
 
-def overlap_of(runs: Iterable[Run]) -> list[tuple[str, bool]]:
-    """Of the runs of `+study=overlap` whose checks passed, by arm: a sentence, and whether shares are near.
-
-    Compared is the share of training in which communication is exposed, with real and with padded devices.
-    """
-    shares: dict[str, dict[str, float]] = defaultdict(dict)
-    for run in runs:
-        if run.counted and run.size in SIZES and run.train_s:
-            shares[run.arm_name or run.strategy][run.size] = run.parts_s.get("exposed", 0.0) / run.train_s
-    lines = []
-    for arm, of_size in sorted(shares.items()):
-        if len(of_size) == len(SIZES):
-            real, padded = (of_size[size] for size in SIZES)
-            near = abs(real - padded) <= OVERLAP_LIMIT
-            far = "" if near else f"; short: at most {OVERLAP_LIMIT:.0%} apart"
-            sentence = f"{arm}: exposed {real:.1%} of training, {padded:.1%} with padded devices{far}"
-            lines.append((sentence, near))
-    return lines
-
-
 def pairs_of(runs: Iterable[Run]) -> tuple[list[dict[str, Any]], int]:
     """The pairs among `runs` in order of configuration and arm, and how many emulated runs gave no time."""
-    by_run: dict[tuple[str, str, str, str], dict[str, Run]] = defaultdict(dict)
+    times: dict[tuple[str, str, str, str], dict[str, float | None]] = defaultdict(dict)
     invalid = 0
     for run in runs:
         emulated = run.world.startswith("emulated")
         # What is refused at its start ends as failed, and has no summary to be invalid by.
         if run.invalid or (emulated and run.state not in ("finished", "running", "queued")):
             invalid += 1
-        elif run.state == "finished" and run.train_s and run.summary.get("steps"):
+        elif run.state == "finished" and run.train_s and run.samples:
             world = "simulated" if run.world == "simulated" else "emulated"
-            by_run[run.study, run.size, run.arm_name or run.strategy, str(run.seed)][world] = run
-    pairs: list[dict[str, Any]] = []
-    for place, both in sorted(by_run.items(), key=lambda item: item[0]):
-        if len(both) == 2:
-            pair: dict[str, Any] = dict(zip(("study", "configuration", "arm", "seed"), place, strict=True))
-            pair |= {f"{world}_step_s": _step_s(both[world]) for world in ("emulated", "simulated")}
-            pair |= {f"{world}_target_s": both[world].to_target_s for world in ("emulated", "simulated")}
-            pairs.append(pair)
+            # A rank at its own pace has steps of its own: here a step is a global batch of samples.
+            step_s = run.train_s / (run.samples / run.config["train"]["global_batch_size"])
+            times[run.study, run.size, run.arm_name or run.strategy, str(run.seed)] |= {
+                f"{world}_step_s": step_s,
+                f"{world}_target_s": run.to_target_s,
+            }
+    pairs = [
+        dict(zip(PLACE, place, strict=True)) | {name: of_both[name] for name in TIMES}
+        for place, of_both in sorted(times.items())
+        if of_both.keys() == set(TIMES)
+    ]
     return pairs, invalid
-
-
-def _step_s(run: Run) -> float:
-    """Seconds of training a step. A rank at its own pace has steps of its own: samples tell."""
-    assert run.train_s is not None, "pairs are made of runs with times"
-    samples, batch = run.samples, run.config["train"]["global_batch_size"]
-    return run.train_s / (samples / batch) if samples else run.train_s / run.summary["steps"]
 
 
 def show_errors(folder: Path, output: Path) -> int:
@@ -154,12 +130,7 @@ def show_errors(folder: Path, output: Path) -> int:
 
     pairs.csv goes into `output`. Raises ConfigError where no pair of runs is there.
     """
-    runs = without_copies(load_run(path, str(path.relative_to(folder))) for path in find_runs(folder))
-    if overlaps := overlap_of(runs):
-        for sentence, _ in overlaps:
-            print(sentence)
-        return OK if all(near for _, near in overlaps) else FAILED
-    pairs, invalid = pairs_of(runs)
+    pairs, invalid = pairs_of(load_runs(folder, "validate"))
     if not pairs:
         raise ConfigError(
             f"{folder}: holds no run both emulated and in virtual time, whose checks passed "

@@ -115,5 +115,5 @@ def _drawn(plot: Plot, draw: Callable[[], Figure]) -> tuple[str, bytes]:
 def _inline(svg: str, prefix: str) -> Markup:
     """The `<svg>` element alone: its ids unique on the page, its colours those of the light or dark page."""
     element = svg[svg.index("<svg") :]
-    element = re.sub(r'\bid="|href="#|url\(#', lambda found: f"{found[0]}{prefix}", element)
-    return Markup(re.sub("#[0-9a-f]{6}", lambda found: PAGE_COLOURS.get(found[0], found[0]), element))
+    element = re.sub(r'\bid="|href="#|url\(#', lambda match: f"{match[0]}{prefix}", element)
+    return Markup(re.sub("#[0-9a-f]{6}", lambda match: PAGE_COLOURS.get(match[0], match[0]), element))

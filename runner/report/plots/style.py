@@ -17,18 +17,7 @@ COLOURS = (
 )
 # Strokes and gaps in line widths; empty: solid.
 DASHES = ((), (5, 1.6), (1.2, 1.2), (6, 1.6, 1.2, 1.6))
-# Matplotlib's marker and the same shape as an SVG path around 0, 0.
-MARKERS = (
-    ("o", "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z"),
-    ("s", "M-4-4h8v8h-8z"),
-    ("^", "M0-5l5 9h-10z"),
-    ("D", "M0-5l5 5l-5 5l-5-5z"),
-    ("v", "M0 5l5-9h-10z"),
-    ("P", "M-2-5h4v3h3v4h-3v3h-4v-3h-3v-4h3z"),
-    ("X", "M-5-3l2-2l3 3l3-3l2 2l-3 3l3 3l-2 2l-3-3l-3 3l-2-2l3-3z"),
-    ("<", "M-5 0l9-5v10z"),
-    (">", "M5 0l-9-5v10z"),
-)
+MARKERS = "os^DvPX<>"  # as matplotlib names them
 PARTS = {  # colour and hatch, in the order of `load.PARTS`
     "compute": ("#0072B2", ""),
     "exposed": ("#D55E00", "///"),
@@ -45,7 +34,7 @@ def colour(index: int) -> str:
 
 def marker(index: int) -> str:
     """Its marker as matplotlib takes it."""
-    return MARKERS[index % len(MARKERS)][0]
+    return MARKERS[index % len(MARKERS)]
 
 
 def line(index: int) -> dict[str, Any]:
@@ -55,14 +44,12 @@ def line(index: int) -> dict[str, Any]:
 
 
 def swatch(index: int) -> Markup:
-    """The look as a small picture for a table."""
+    """Colour and line as a small picture for a table."""
     dashes = " ".join(f"{2.5 * length:g}" for length in DASHES[index % len(DASHES)])
-    _, path = MARKERS[index % len(MARKERS)]
     return Markup(
         '<svg class="swatch" viewBox="0 0 40 14" aria-hidden="true">'
-        '<path d="M2 7h36" stroke="{0}" stroke-width="2.5" stroke-dasharray="{1}"/>'
-        '<path transform="translate(20 7)" d="{2}" fill="{0}"/></svg>'
-    ).format(colour(index), dashes, path)
+        '<path d="M2 7h36" stroke="{}" stroke-width="4" stroke-dasharray="{}"/></svg>'
+    ).format(colour(index), dashes)
 
 
 def plain(label: str, most: int | None = None) -> str:

@@ -11,9 +11,8 @@ from ..data.arms import Comparison, row_of
 from ..plots.pictures import Plot
 from ..plots.saving_lanes import lanes
 from ..plots.style import swatch
-from ..section import Rows, Section, one_each
+from ..section import Rows, Section, numbered
 
-TITLE = "Time saved by each arm"
 CAPTION = (
     "Share of the baseline's time that an arm saves, with its interval; left of 0 it takes longer. Right:"
     " the final metric, arm minus baseline."
@@ -143,20 +142,18 @@ Share of the time of <strong>{{ speedups.baseline.label }}</strong> that is save
 
     def printed(self) -> dict[str, Rows]:
         """`paper`, or `paper_1`, `paper_2`, …: the table for a paper of each comparison."""
-        several = len(self.results.speedups) > 1
-        return {
-            f"paper_{number}" if several else "paper": paper_table(speedups)
-            for number, speedups in enumerate(self.results.speedups, 1)
-        }
+        return {name: paper_table(speedups) for name, speedups in numbered("paper", self.results.speedups)}
 
     def plots(self) -> list[Plot]:
-        return one_each(
-            "speedups",
-            self.results.speedups,
-            title=TITLE,
-            caption=CAPTION,
-            corner=lambda speedups: words.world(speedups.comparison.world, speedups.comparison.size),
-            draw=lanes,
-            narrow=partial(lanes, narrow=True),
-            alternative=answers.figure_in_words,
-        )
+        return [
+            Plot(
+                file=file,
+                title="Time saved by each arm",
+                caption=CAPTION,
+                table="speedups",
+                corner=words.world(speedups.comparison.world, speedups.comparison.size),
+                alternative=answers.figure_in_words(speedups),
+                draw=(partial(lanes, speedups), partial(lanes, speedups, narrow=True)),
+            )
+            for file, speedups in numbered("speedups", self.results.speedups)
+        ]

@@ -1,9 +1,9 @@
 """Section: time to target over the rate of the links between nodes, and where the lines of two arms cross."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import combinations, pairwise
 
 from matplotlib.figure import Figure
@@ -13,13 +13,16 @@ from ..data.arms import Comparison, settings
 from ..data.means import over_runs
 from ..plots.curves import arm_lines
 from ..plots.pictures import Plot
-from ..section import Rows, Section, grouped, looks_of, one_each
+from ..section import Rows, Section, grouped, numbered
 
 RATE = "cluster.links.inter.rate_gbit"
 ALIKE = ("cluster.", "train.global_batch_size")  # the sizes differ in none of these keys but the rate
 MARGIN = 1.01  # times as long: below it two arms count as equally fast
 TITLE = "Time to target against the rate between nodes"
-CAPTION = "Geometric means over runs, straight on two logarithmic axes between the rates that were run."
+CAPTION = (
+    "Geometric means over runs, where all runs of an arm reached the target; straight on two logarithmic axes"
+    " between the rates that were run. Arms less than 1 % apart at a rate count as equally fast there."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +31,7 @@ class Bandwidth:
 
     comparisons: dict[float, Comparison]
 
-    @cached_property
+    @property
     def place(self) -> dict[str, str]:
         """Study, model, dataset and world."""
         first = next(iter(self.comparisons.values()))
@@ -37,35 +40,26 @@ class Bandwidth:
     @cached_property
     def lines(self) -> dict[str, dict[float, float]]:
         """Seconds to target by arm and rate: geometric means where all runs of an arm reached it."""
-        lines: dict[str, dict[float, float]] = {label: {} for label in looks_of(self.comparisons.values())}
+        lines: dict[str, dict[float, float]] = {}
         for rate, comparison in self.comparisons.items():
             for arm in comparison.arms:
+                line = lines.setdefault(arm.label, {})
                 if arm.reached and len(arm.reached) == len(arm.counted):
-                    lines[arm.label][rate] = over_runs([run.to_target_s or math.nan for run in arm.reached])
+                    line[rate] = over_runs([run.to_target_s or math.nan for run in arm.reached])
         return lines
 
     @property
-    def sentences(self) -> list[str]:
-        """The crossings of all pairs of arms, by rate, and the arms that lack a time."""
+    def crossings_in_words(self) -> list[str]:
+        """Where any two arms cross, by rate."""
         crossed = sorted(
             (rate, first, second) if first_below else (rate, second, first)
             for first, second in combinations(self.lines, 2)
             for rate, first_below in crossings(self.lines[first], self.lines[second], list(self.comparisons))
         )
-        sentences = [
+        return [
             f"{below} is faster below {words.significant(rate)} Gbit/s, {above} above"
             for rate, below, above in crossed
-        ]
-        short = [arm for arm, line in self.lines.items() if len(line) < len(self.comparisons)]
-        sentences += [f"{arm}: not all runs reached the target at every rate" for arm in short]
-        return sentences or ["no two lines cross"]
-
-
-def bandwidths(comparisons: Iterable[Comparison]) -> list[Bandwidth]:
-    """One for each study, model, dataset and world with a target whose sizes differ in their rate alone."""
-    configured = (comparison for comparison in comparisons if not comparison.assumption)
-    groups = grouped(configured, lambda c: (c.study, c.model, c.dataset, c.world))
-    return [Bandwidth(comparisons=by_rate) for by_rate in map(_by_rate, groups) if by_rate]
+        ] or ["no two lines cross"]
 
 
 def _by_rate(comparisons: Sequence[Comparison]) -> dict[float, Comparison]:
@@ -81,9 +75,9 @@ def _by_rate(comparisons: Sequence[Comparison]) -> dict[float, Comparison]:
                 return {}
             alike = {key: value for key, value in keys.items() if key.startswith(ALIKE) and key != RATE}
             rest.add(repr((comparison.targets, alike)))
-    one_each_rate = len(by_rate) == len(comparisons) > 1
+    one_each = len(by_rate) == len(comparisons) > 1
     one_target = len(rest) == 1 and len(comparisons[0].targets) == 1
-    return dict(sorted(by_rate.items())) if one_each_rate and one_target else {}
+    return dict(sorted(by_rate.items())) if one_each and one_target else {}
 
 
 def crossings(
@@ -115,24 +109,22 @@ class BandwidthSection(Section):
     template = """
 {% for bandwidth in section.bandwidths %}
 <section>
-{% set workload = bandwidth.place.model ~ " on " ~ bandwidth.place.dataset %}
-<h2>Which link is fast enough: {{ workload }}{{ page.of_study(bandwidth.place.study) }}</h2>
+<h2>Which link is fast enough {{ page.workload(bandwidth.place) }}</h2>
 <ul>
-{% for sentence in bandwidth.sentences %}
+{% for sentence in bandwidth.crossings_in_words %}
 <li>{{ sentence }}</li>
 {% endfor %}
 </ul>
-<div class="figures alone">
 {{ page.figure(pictures[loop.index0], results.anchors(bandwidth.comparisons.values())) }}
-</div>
-<p class="soft">Arms less than 1 % apart at a rate count as equally fast there.</p>
 </section>
 {% endfor %}
 """
 
     @cached_property
     def bandwidths(self) -> list[Bandwidth]:
-        return bandwidths(self.results.comparisons)
+        """One for each study, model, dataset and world with a target whose sizes differ in one rate."""
+        groups = grouped(self.results.configured, lambda c: (c.study, c.model, c.dataset, c.world))
+        return [Bandwidth(comparisons=by_rate) for by_rate in map(_by_rate, groups) if by_rate]
 
     def tables(self) -> dict[str, Rows]:
         """`bandwidth`: a row per arm and rate."""
@@ -146,15 +138,18 @@ class BandwidthSection(Section):
         }
 
     def plots(self) -> list[Plot]:
-        return one_each(
-            "bandwidth",
-            self.bandwidths,
-            title=TITLE,
-            caption=CAPTION,
-            corner=lambda bandwidth: words.world(bandwidth.place["world"]),
-            draw=draw,
-            alternative=lambda bandwidth: f"{TITLE}: {'; '.join(bandwidth.sentences)}",
-        )
+        return [
+            Plot(
+                file=file,
+                title=TITLE,
+                caption=CAPTION,
+                table="bandwidth",
+                corner=words.world(bandwidth.place["world"]),
+                alternative=f"{TITLE}: {'; '.join(bandwidth.crossings_in_words)}",
+                draw=(partial(draw, bandwidth),),
+            )
+            for file, bandwidth in numbered("bandwidth", self.bandwidths)
+        ]
 
 
 def draw(bandwidth: Bandwidth) -> Figure:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...records.target_crossing import best
 from .. import words
-from ..data.arms import Arm, Comparison, common_settings, shown, walk, who
+from ..data.arms import Arm, Comparison, shown, walk, who
 from ..data.load import LINKS, PARTS, Run
 from ..data.means import bytes_mean, final_mean, rate_mean, target_mean, train_mean
 from ..data.metric import Metric, target_words
@@ -30,7 +30,6 @@ class DetailsSection(Section):
     """Tables `runs`, `evaluations` and `arms`; the folded part of the page."""
 
     order = 90
-    opened = ("trouble", "copied", "damage")
     template = """
 {% for block in section.blocks %}
 {% set place = "commands-" ~ loop.index %}
@@ -55,7 +54,7 @@ one run. Times are T_train: evaluation, checkpoints and start-up left out.
 {% for run in line.arm.runs %}
 <tr class="run{{ '' if run.counted else ' out' }}">
 <th scope="row" title="{{ run.run_id }}">seed {{ run.seed }}
-{{- page.chips(section.notes_of(run, block.mixed)) }}
+{{- page.chips(section.notes_of(run)) }}
 {{- page.chips(run.labels) if run.labels != line.labels }}</th>
 <td></td><td>{{ section.crossing_words(run) }}</td>
 <td>{{ words.seconds(run.train_s) }}</td><td>{{ words.number(run.final, 4) }}</td></tr>
@@ -72,15 +71,11 @@ one run. Times are T_train: evaluation, checkpoints and start-up left out.
 {% endfor %}
 </div></details>
 {% endif %}
-<details><summary>Settings</summary>
-{% call page.table("Settings of arms", block.settings, text=("Settings",)) %}
-What sets the arms apart; the commands have all settings.
-{% endcall %}</details>
-{{ page.commands(place, block.comparison.arms | map(attribute="runs") | list) }}
+{{ page.commands(place, block.comparison.arms) }}
 </section>
 {% endfor %}
 {% for anchor, title, lines in section.lists if lines %}
-<details id="{{ anchor }}"{{ " open" if anchor in section.opened }}><summary>{{ title }}</summary>
+<details id="{{ anchor }}"{{ " open" if anchor != "environment" }}><summary>{{ title }}</summary>
 <ul>
 {% for line in lines %}
 <li>{{ line }}</li>
@@ -110,12 +105,10 @@ What sets the arms apart; the commands have all settings.
             for facts, ids in machines.items()
         ]
         copies = "Run directories found more than once; the furthest one counts"
-        continued = [resumed(run) for run in results.runs if run.resumed]
         return [
             ("trouble", "Runs that did not finish or cannot be trusted", [*map(trouble, results.trouble)]),
             ("copied", copies, [run.found_again for run in results.copied]),
             ("damage", "Damage found while reading", results.damage),
-            ("resumed", "Resumed runs; all numbers use the work that survived", continued),
             ("environment", "Environment", environment),
         ]
 
@@ -126,14 +119,14 @@ What sets the arms apart; the commands have all settings.
         return words.seconds(run.to_target_s)
 
     @staticmethod
-    def notes_of(run: Run, mixed: bool) -> list[str]:
-        """What sets a run apart. `mixed`: whether the times of only some runs of its comparison are valid."""
+    def notes_of(run: Run) -> list[str]:
+        """What sets a run apart."""
         notes = {
             SECOND.get(run.role, run.role.replace("_", " ")): run.role,
             run.state: run.state != "finished",
             "invalid": run.invalid,
             "resumed: useful time": run.resumed,
-            "timing not valid": mixed and run.timing_reasons and not run.invalid,
+            "timing not valid": run.timing_reasons and not run.invalid,
             "damaged records": run.damage,
         }
         return [note for note, holds in notes.items() if holds]
@@ -158,23 +151,14 @@ What sets the arms apart; the commands have all settings.
 
 def block_of(comparison: Comparison, title: str, prefix: str) -> dict[str, Any]:
     """A comparison as the page shows it. `prefix`: of the names of its figures."""
-    together, common = shown(comparison), common_settings(comparison.runs)
-    limit_s, own = budget_s(together), [common_settings(arm.runs) for arm in comparison.arms]
+    together = shown(comparison)
+    limit_s = budget_s(together)
     return {
         "comparison": comparison,
         "title": title,
         "figures": figures(together, prefix),
         "targets": [target_words(comparison.runs[0].metric, target) for target in comparison.targets],
         "lines": [arm_line(arm, limit_s) for arm in comparison.arms],
-        "settings": [
-            {
-                "Arm": arm.label,
-                "Settings": " ".join(f"{key}={value}" for key, value in keys.items() if key not in common),
-            }
-            for arm, keys in zip(comparison.arms, own, strict=True)
-        ],
-        # What holds for all runs stands once above the table, not in every line.
-        "mixed": len({bool(run.timing_reasons) for run in together.runs}) > 1,
     }
 
 
@@ -204,15 +188,6 @@ def trouble(run: Run) -> str:
     counts = "it counts as one that missed the target" if run.counted else "it counts for nothing"
     state = "invalid" if run.invalid else run.state
     return f"{run.run_id}: {state}, {counts}: {run.reason or 'no reason recorded'}"
-
-
-def resumed(run: Run) -> str:
-    """The attempts of a resumed run, and what was trained twice."""
-    attempts = words.count(len(run.status.get("attempts") or []), "attempt")
-    return (
-        f"{run.run_id}: {attempts}, {words.seconds(run.train_s)} of training survived of "
-        f"{words.seconds(run.spent_s)}, {words.seconds(run.calendar_s)} from first start to last end"
-    )
 
 
 def machine(environment: Mapping[str, Any]) -> str:

@@ -1,9 +1,10 @@
 """Section: computing efficiency, all cores together over one core alone."""
 
 from functools import cached_property
+from typing import Any
 
 from ..claims.arm_speedup import rated
-from ..claims.core_efficiency import Matrix, efficiency_words, matrix
+from ..claims.core_efficiency import Efficient, Matrix, efficiency_words, matrix
 from ..data.arms import ONE_CORE, Comparison
 from ..data.means import TIME_SHARES
 from ..section import Rows, Section
@@ -43,7 +44,7 @@ class EfficiencySection(Section):
 
     @property
     def matrices(self) -> list[Matrix]:
-        return [made for _, made in self._matrices if isinstance(made, Matrix)]
+        return [each for _, each in self._matrices if isinstance(each, Matrix)]
 
     @property
     def missing(self) -> list[tuple[Comparison, str]]:
@@ -56,23 +57,21 @@ class EfficiencySection(Section):
 
     def tables(self) -> dict[str, Rows]:
         """`efficiency`: a row per arm."""
-        rows: Rows = []
-        for made in self.matrices:
-            for line in made.lines:
-                shares = line.shares or {}
-                row = {
-                    **made.comparison.place,
-                    "arm": line.arm.label,
-                    "runs": len(rated(line.arm)),
-                    "cores": made.cores,
-                    "samples_per_s": line.samples_per_s,
-                    "one_core_samples_per_s": made.alone,
-                    "efficiency": line.value,
-                    "efficiency_low": line.interval.low if line.interval else None,
-                    "efficiency_high": line.interval.high if line.interval else None,
-                    "level": made.level,
-                }
-                rows.append(
-                    row | {f"share_{part.replace(' ', '_')}": shares.get(part) for part in TIME_SHARES}
-                )
-        return {"efficiency": rows}
+        return {"efficiency": [_row(each, line) for each in self.matrices for line in each.lines]}
+
+
+def _row(of: Matrix, line: Efficient) -> dict[str, Any]:
+    shares = line.shares or {}
+    return {
+        **of.comparison.place,
+        "arm": line.arm.label,
+        "runs": len(rated(line.arm)),
+        "cores": of.cores,
+        "samples_per_s": line.samples_per_s,
+        "one_core_samples_per_s": of.alone,
+        "efficiency": line.value,
+        "efficiency_low": line.interval.low if line.interval else None,
+        "efficiency_high": line.interval.high if line.interval else None,
+        "level": of.level,
+        **{f"share_{part.replace(' ', '_')}": shares.get(part) for part in TIME_SHARES},
+    }

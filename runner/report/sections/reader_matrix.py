@@ -7,21 +7,22 @@ Source: HSGD, the experiments on contiguous access.
 
 from collections import defaultdict
 from collections.abc import Iterable
-from functools import cached_property
+from functools import cached_property, partial
 from statistics import fmean
 
 from matplotlib.figure import Figure
 
 from .. import words
-from ..data.arms import Arm, Comparison, per_sample
+from ..claims.arm_speedup import level_of
+from ..data.arms import Arm, Comparison, per_sample, shown
 from ..data.load import Run
 from ..data.means import over_runs
 from ..plots.curves import arm_lines
 from ..plots.pictures import Plot
 from ..plots.style import plain
-from ..section import Rows, Section, grouped, one_each
+from ..section import Rows, Section, grouped, numbered
 from ..statistics.welch import welch
-from ..target import baseline_of, study_of
+from ..target import baseline_of
 
 TITLE = "What readers gain over the size of a record"
 CAPTION = (
@@ -34,12 +35,6 @@ Reading = tuple[Comparison, Rows]
 """A comparison in which arms read a packed file, and a row of table `readers` for each such arm."""
 
 
-def readings_of(comparisons: Iterable[Comparison]) -> list[Reading]:
-    """All comparisons in which an arm read a packed file."""
-    made = [(comparison, _rows(comparison)) for comparison in comparisons if not comparison.assumption]
-    return [(comparison, rows) for comparison, rows in made if rows]
-
-
 def _rows(comparison: Comparison) -> Rows:
     """Means over complete runs, by `COUNTS`.
 
@@ -47,15 +42,14 @@ def _rows(comparison: Comparison) -> Rows:
     `still_cached`: share of the file's pages that were in the system's cache when training began, None where
     they were left as they were; `times_as_fast`: None for the baseline and below 3 runs.
     """
-    read = [(arm, runs) for arm in comparison.arms if (runs := _runs(arm)) and not arm.runs[0].role]
+    read = [(arm, runs) for arm in shown(comparison).arms if (runs := _runs(arm))]
+    baseline, all_runs = baseline_of(comparison), [run for _, runs in read for run in runs]
     if not read:
         return []
-    baseline, all_runs = baseline_of(comparison), [run for _, runs in read for run in runs]
-    level = float(study_of(all_runs[0], "level", 0.95))
     useful = fmean(run.summary["reader"]["useful_bytes"] / run.summary["samples"] for run in all_runs)
     rows: Rows = []
     for arm, runs in read:
-        compared = baseline if arm is not baseline else None
+        level, compared = level_of(arm), baseline if arm is not baseline else None
         gain = welch(per_sample(compared.complete), per_sample(runs), level=level) if compared else None
         cached = [run.start.still_cached for run in runs if run.start.still_cached is not None]
         rows.append(
@@ -82,17 +76,13 @@ def _runs(arm: Arm) -> list[Run]:
     return [run for run in arm.complete if isinstance(run.summary.get("reader"), dict) and run.samples_per_s]
 
 
-def over_sizes(readings: Iterable[Reading]) -> list[list[Reading]]:
-    """Of each study, model, world and state of the cache those of all sizes of records, ascending."""
+def _record_bytes(reading: Reading) -> float:
+    return reading[1][0]["record_bytes"]
 
-    def place(reading: Reading) -> tuple[str | bool, ...]:
-        c, rows = reading
-        return c.study, c.model, c.world, c.tuned, any(row["still_cached"] is not None for row in rows)
 
-    groups = [
-        sorted(sizes, key=lambda reading: reading[1][0]["record_bytes"]) for sizes in grouped(readings, place)
-    ]
-    return [sizes for sizes in groups if gains(sizes)]
+def _place(reading: Reading) -> tuple[str | bool, ...]:
+    c, rows = reading
+    return c.study, c.model, c.world, c.tuned, any(row["still_cached"] is not None for row in rows)
 
 
 def gains(sizes: Iterable[Reading]) -> dict[str, dict[float, tuple[float, float, float]]]:
@@ -113,39 +103,40 @@ class ReadersSection(Section):
 {% for sizes in section.over_sizes %}
 {% set comparisons = sizes | map("first") | list %}
 <section>
-<h2>Reading a packed file {{ page.workload(comparisons[0], section.size(sizes)) }}</h2>
+<h2>Reading a packed file {{ page.workload(comparisons[0]) }}</h2>
 {{ page.figure(pictures[loop.index0], results.anchors(comparisons)) }}
 </section>
 {% endfor %}
 """
 
-    @staticmethod
-    def size(sizes: list[Reading]) -> str:
-        """That of a figure with one alone."""
-        return sizes[0][0].size if len(sizes) == 1 else ""
-
     @cached_property
     def readings(self) -> list[Reading]:
-        return readings_of(self.results.comparisons)
+        """All comparisons in which an arm read a packed file."""
+        return [(comparison, rows) for comparison in self.results.configured if (rows := _rows(comparison))]
 
     @cached_property
     def over_sizes(self) -> list[list[Reading]]:
-        return over_sizes(self.readings)
+        """Of each study, model, world and state of the cache those of several sizes of records, ascending."""
+        groups = [sorted(sizes, key=_record_bytes) for sizes in grouped(self.readings, _place)]
+        return [sizes for sizes in groups if len(sizes) > 1 and gains(sizes)]
 
     def tables(self) -> dict[str, Rows]:
         """`readers`: a row per arm."""
         return {"readers": [row for _, rows in self.readings for row in rows]}
 
     def plots(self) -> list[Plot]:
-        return one_each(
-            "readers",
-            self.over_sizes,
-            title=TITLE,
-            caption=CAPTION,
-            corner=lambda sizes: words.world(sizes[0][0].world, self.size(sizes)),
-            draw=draw,
-            alternative=lambda sizes: f"{TITLE}: {', '.join(gains(sizes))}",
-        )
+        return [
+            Plot(
+                file=file,
+                title=TITLE,
+                caption=CAPTION,
+                table="readers",
+                corner=words.world(sizes[0][0].world),
+                alternative=f"{TITLE}: {', '.join(gains(sizes))}",
+                draw=(partial(draw, sizes),),
+            )
+            for file, sizes in numbered("readers", self.over_sizes)
+        ]
 
 
 def draw(sizes: list[Reading]) -> Figure:

@@ -6,31 +6,17 @@ comparisons, each with its baseline, noise floors and verdicts. Source: docs/met
 """
 
 import math
-from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 from .. import words
-from ..data.arms import Arm, Comparison, settings, text
+from ..claims.arm_speedup import level_of
+from ..data.arms import Arm, Comparison, settings, shown, text
 from ..section import Rows, Section
-from ..statistics.run_times import typical
-from ..statistics.welch import Interval, Times, regret, welch
+from ..statistics.welch import Times, regret
 from ..target import budget_s, study_of, way
 
 Row = dict[str, Any]
-NO_DEFAULT = "no run with the default settings"
-
-
-def tuned_arms(comparisons: Sequence[Comparison]) -> list[tuple[Arm, Row]]:
-    """Every tuned arm with its row of the table, without second baselines and placebos, in order."""
-    own = {(*c.place.values(), c.assumption): c for c in comparisons if not c.tuned}
-    return [
-        (arm, _row(comparison, own.get((*comparison.place.values(), comparison.assumption)), arm))
-        for comparison in comparisons
-        if comparison.tuned
-        for arm in comparison.arms
-        if not arm.runs[0].role
-    ]
 
 
 def regret_words(row: Row) -> str:
@@ -47,64 +33,65 @@ def regret_words(row: Row) -> str:
 
 
 def _row(comparison: Comparison, others: Comparison | None, arm: Arm) -> Row:
-    """`others`: the comparison of the study's own settings.
-
-    `device_hours`: of training, times ranks, all trials together. `regret`: T_default / T_tuned - 1, None
-    where `remarks` say why; `regret_bound`: "≥" where runs with the default settings missed the target and
-    count at the budget, "≤" where tuned ones did.
-    """
-    first, level = arm.runs[0], float(study_of(arm.runs[0], "level", 0.95))
-    candidates = [other for other in others.arms if not other.runs[0].role] if others else []
-    default = next((other for other in candidates if other.runs[0].arm_name == first.tuned), None)
-    share, ends, bound, why = None, None, "", NO_DEFAULT
-    winner = f"not known: {NO_DEFAULT}"
-    if others and default:
-        share, ends, bound, why = _regret(others, default, arm, level)
-        before = settings(default.runs[0])
-        changed = {k: v for k, v in settings(first).items() if k not in before or before[k] != v}
-        winner = " ".join(f"{key}={text(value)}" for key, value in changed.items()) or "the default settings"
-    return {
+    """`others`: the comparison of the study's own settings; `device_hours`: of training, times ranks, all
+    trials together."""
+    first, defaults = arm.runs[0], shown(others).arms if others else []
+    default = next((other for other in defaults if other.runs[0].arm_name == first.tuned), None)
+    row = {
         **comparison.place,
         "arm": first.tuned,
         "trials": int(study_of(first, "tune_trials", 0)),
         "failed_trials": int(study_of(first, "tune_failed", 0)),
         "device_hours": float(study_of(first, "tune_device_hours", 0.0)),
-        "winner": winner,
+        "winner": _winner(default, arm),
         "default_runs": len(default.counted) if default else 0,
         "tuned_runs": len(arm.counted),
-        "regret": share,
-        "regret_bound": bound,
-        "regret_low": ends.low if ends else None,
-        "regret_high": ends.high if ends else None,
-        "level": level,
-        "remarks": why,
+        **dict.fromkeys(("regret", "regret_bound", "regret_low", "regret_high")),
+        "level": level_of(arm),
+        "remarks": "no run with the default settings",
         "space": str(study_of(first, "tune_space", "")),
     }
+    return row | _regret(others, default, arm) if others and default else row
 
 
-def _regret(
-    others: Comparison, default: Arm, tuned: Arm, level: float
-) -> tuple[float | None, Interval | None, str, str]:
-    """The regret by time to target, without a target by that of all work; the side it bounds; and remarks."""
-    if not default.counted or not tuned.counted:
-        return None, None, "", "no run counts"
-    arms, limit = (default, tuned), budget_s(others)
-    if default.runs[0].target is None:
-        times = [Times(tuple(run.train_s for run in arm.complete if run.train_s)) for arm in arms]
-        if not all(side.seconds for side in times):
-            return None, None, "", "no run did all its work"
-    elif limit is None:
-        return None, None, "", "no budget is known"
-    else:
-        times = [way(arm.counted, limit) for arm in arms]
-        if any(side.missed for side in times):
-            of_default, of_tuned = (f"{side.met.count(True)} of {len(side.met)}" for side in times)
-            counts = f"reached the target: {of_default} as default, {of_tuned} tuned"
-            ratio = welch(*(typical(side)[0] for side in times), level=level)
-            if ratio is None:
-                return None, None, "", counts
-            return ratio.point - 1, Interval(ratio.low - 1, ratio.high - 1), ratio.side, counts
-    return *regret(*times, level=level), "", ""
+def _winner(default: Arm | None, arm: Arm) -> str:
+    if default is None:
+        return "not known: no run with the default settings"
+    before = settings(default.runs[0])
+    changed = {k: v for k, v in settings(arm.runs[0]).items() if k not in before or before[k] != v}
+    return " ".join(f"{key}={text(value)}" for key, value in changed.items()) or "the default settings"
+
+
+def _regret(others: Comparison, default: Arm, tuned: Arm) -> Row:
+    """The regret by time to target, without a target by that of all work; None where `remarks` say why.
+
+    `regret_bound`: "≥" where runs with the default settings missed the target and count at the budget, "≤"
+    where tuned ones did.
+    """
+    limit_s, remarks = budget_s(others), ""
+    if default.runs[0].target is not None and limit_s is None:
+        return {"remarks": "no budget is known"}
+    of_default, of_tuned = (
+        way(arm.counted, limit_s)
+        if limit_s is not None
+        else Times(tuple(run.train_s for run in arm.complete if run.train_s))
+        for arm in (default, tuned)
+    )
+    if not of_default.seconds or not of_tuned.seconds:
+        return {"remarks": "no run counts"}
+    share, ends = regret(of_default, of_tuned, level=level_of(tuned))
+    if of_default.missed or of_tuned.missed:
+        counts = [f"{side.met.count(True)} of {len(side.met)}" for side in (of_default, of_tuned)]
+        remarks = f"reached the target: {counts[0]} as default, {counts[1]} tuned"
+        if ends is None:
+            return {"remarks": remarks}
+    return {
+        "regret": share,
+        "regret_bound": "≥" if of_default.missed else "≤" if of_tuned.missed else "",
+        "regret_low": ends.low if ends else None,
+        "regret_high": ends.high if ends else None,
+        "remarks": remarks,
+    }
 
 
 class TunedSection(Section):
@@ -134,7 +121,14 @@ seeds. Large in one arm only: then the defaults decided between the arms. Trials
 
     @cached_property
     def arms(self) -> list[tuple[Arm, Row]]:
-        return tuned_arms(self.results.configured)
+        """Every tuned arm with its row of the table, without second baselines and placebos, in order."""
+        own = {tuple(c.place.values()): c for c in self.results.configured if not c.tuned}
+        return [
+            (arm, _row(comparison, own.get(tuple(comparison.place.values())), arm))
+            for comparison in self.results.configured
+            if comparison.tuned
+            for arm in shown(comparison).arms
+        ]
 
     def tables(self) -> dict[str, Rows]:
         """`tuning`: a row per tuned arm."""

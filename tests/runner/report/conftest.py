@@ -190,17 +190,12 @@ def _judged(row: dict[str, Any], metric: str) -> dict[str, Any]:
     return rest | {metric: value} | other
 
 
-def _headlines(row: dict[str, Any]) -> list[str]:
-    """Of a summary: what a task's models are judged by."""
-    return [name for name in ("accuracy", "miou") if name in row]
-
-
 def _summary(
     rows: Sequence[dict[str, Any]], payload: tuple[float, float], exposed: float, epochs: int
 ) -> dict[str, Any]:
     """The closing row of a run with the evaluations `rows`, which did all its epochs."""
     last = rows[-1]
-    spent = last["train_s"]
+    spent, judged_by = last["train_s"], [name for name in ("accuracy", "miou") if name in last]
     return {
         "kind": "summary",
         "attempt": last["attempt"],
@@ -208,7 +203,7 @@ def _summary(
         "samples": last["samples"],
         "train_s": spent,
         "process_s": 1.2 * spent,
-        **{f"{which}_{name}": last[name] for name in _headlines(last) for which in ("final", "best")},
+        **{f"{which}_{name}": last[name] for name in judged_by for which in ("final", "best")},
         "samples_per_s": last["samples"] / spent,
         "payload_bytes": {"intra": payload[0], "inter": payload[1]},
         "ring_bytes": {"intra": payload[0] * 1.5, "inter": payload[1] * 1.5},

@@ -6,22 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sharing import Make, agree, all_compared, edited, section_of
-from sharing import table as rows
+from sharing import Make, agree, all_compared, edited, section_of, table
 
 from daso_bench.runner.report.build import report
 from daso_bench.runner.report.plots.pictures import drawing
-from daso_bench.runner.report.sections.bandwidth import (
-    Bandwidth,
-    BandwidthSection,
-    bandwidths,
-    crossings,
-    draw,
-)
+from daso_bench.runner.report.sections.bandwidth import Bandwidth, BandwidthSection, crossings, draw
 
 ROOT2 = math.sqrt(2)  # a crossing between evaluations at t and 2t is scored at √2·t
 # Seconds between evaluations. ddp and daso cross at √10 Gbit/s.
 TIMES = {1.0: {"ddp": 40.0, "daso": 20.0}, 10.0: {"ddp": 10.0, "daso": 20.0}}
+MakeStudy = Callable[..., list[Bandwidth]]
 
 
 @pytest.mark.parametrize(
@@ -69,12 +63,13 @@ def test_where_two_lines_cross_on_logarithmic_axes(
 
 
 @pytest.fixture
-def make_study(make_run: Make, tmp_path: Path) -> Callable[..., Path]:
-    """Writes a run for each time, by rate and arm; `more` goes to every run, `cluster` to those of a rate."""
+def make_study(make_run: Make, tmp_path: Path) -> MakeStudy:
+    """Adds a run for each time, by rate and arm, and analyses them all; `more` goes to every run, `nodes` to
+    the cluster."""
 
     def make(
         times: Mapping[float, Mapping[str, float]] = TIMES, seed: int = 0, nodes: int = 2, **more: object
-    ) -> Path:
+    ) -> list[Bandwidth]:
         for rate, arms in times.items():
             for arm, seconds in arms.items():
                 given = {"place": {"size": f"{rate:g} Gbit/s"}, "world": "simulated"}
@@ -83,51 +78,44 @@ def make_study(make_run: Make, tmp_path: Path) -> Callable[..., Path]:
                 with edited(run) as config:
                     config["cluster"] |= {"nodes": nodes, "links": {"inter": {"rate_gbit": rate}}}
                 agree(run)
-        return tmp_path / "results"
+        return section_of(BandwidthSection, all_compared(tmp_path / "results")).bandwidths
 
     return make
 
 
-def analysed(root: Path) -> list[Bandwidth]:
-    return bandwidths(all_compared(root))
-
-
-def test_a_study_over_rates_has_a_line_for_each_arm(make_study: Make):
-    """Geometric means over seeds."""
+def test_a_line_has_geometric_means_where_all_runs_of_an_arm_reached_the_target(make_study: MakeStudy):
     make_study()
-    (study,) = analysed(make_study({1.0: {"ddp": 80.0, "daso": 20.0}, 10.0: TIMES[10.0]}, seed=1))
+    make_study({1.0: {"lasgd": 1.0}}, accuracies=(0.1, 0.2))
+    (study,) = make_study({1.0: {"ddp": 80.0}, 10.0: {"ddp": 10.0, "daso": 20.0}}, seed=1)
     assert list(study.comparisons) == [1, 10]
-    assert list(study.lines) == ["ddp", "daso"]
+    assert list(study.lines) == ["ddp", "daso", "lasgd"]
     assert study.lines["ddp"] == pytest.approx({1: math.sqrt(40 * 80) * ROOT2, 10: 10 * ROOT2})
-    assert study.lines["daso"] == pytest.approx({1: 20 * ROOT2, 10: 20 * ROOT2})
+    (study,) = make_study({10.0: {"daso": 20.0}}, seed=2, accuracies=(0.1, 0.2))
+    assert study.lines["daso"] == pytest.approx({1: 20 * ROOT2})
+    assert study.lines["lasgd"] == {}
 
 
-def test_an_arm_that_missed_the_target_once_has_no_point_there(make_study: Make):
-    make_study()
-    (study,) = analysed(make_study({1.0: {"daso": 20.0}}, seed=1, accuracies=(0.1, 0.2)))
-    assert list(study.lines["daso"]) == [10]
-    assert study.sentences == ["daso: not all runs reached the target at every rate"]
-
-
-def test_lines_that_do_not_cross_are_named_too(make_study: Make):
-    (study,) = analysed(make_study({1.0: {"ddp": 4.0, "daso": 2.0}, 10.0: {"ddp": 3.0, "daso": 2.0}}))
-    assert study.sentences == ["no two lines cross"]
+def test_lines_that_do_not_cross_are_named_too(make_study: MakeStudy):
+    (study,) = make_study({1.0: {"ddp": 4.0, "daso": 2.0}, 10.0: {"ddp": 3.0, "daso": 2.0}})
+    assert study.crossings_in_words == ["no two lines cross"]
 
 
 @pytest.mark.parametrize(
     "change", [{"nodes": 4}, {"target": None}, None], ids=["nodes", "target", "one rate"]
 )
-def test_sizes_that_differ_in_more_than_the_rate_are_no_study_over_rates(make_study: Make, change: object):
-    root = make_study({1.0: TIMES[1.0]})
+def test_sizes_that_differ_in_more_than_the_rate_are_no_study_over_rates(
+    make_study: MakeStudy, change: object
+):
+    studies = make_study({1.0: TIMES[1.0]})
     if isinstance(change, dict):
-        make_study({10.0: TIMES[10.0]}, **change)
-    assert analysed(root) == []
+        studies = make_study({10.0: TIMES[10.0]}, **change)
+    assert studies == []
 
 
-def test_the_figure_shows_the_lines(make_study: Make):
+@pytest.mark.usefixtures("undrawn")
+def test_the_page_has_the_crossings_and_the_figure_the_lines(make_study: MakeStudy, tmp_path: Path):
     make_study()
-    root = make_study({rate: {"lasgd": 1.0} for rate in TIMES}, accuracies=(0.1, 0.2))
-    (study,) = analysed(root)
+    (study,) = make_study({rate: {"lasgd": 1.0} for rate in TIMES}, accuracies=(0.1, 0.2))
     with drawing("test"):
         figure = draw(study)
     (axes,) = figure.axes
@@ -137,22 +125,14 @@ def test_the_figure_shows_the_lines(make_study: Make):
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
     (legend,) = figure.legends
     assert "lasgd (nothing to show)" in [text.get_text() for text in legend.get_texts()]
-    assert study.sentences == [
-        "daso is faster below 3.162 Gbit/s, ddp above",
-        "lasgd: not all runs reached the target at every rate",
-    ]
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_the_page_begins_with_the_crossings_and_their_figure(make_study: Make, tmp_path: Path):
-    page = report(make_study(), tmp_path / "out").read_text()
-    heading = page.index("Which link is fast enough: small_cnn on digits")
-    assert heading < page.index("daso is faster below 3.162 Gbit/s") < page.index("Every run (")
+    page = report(tmp_path / "results", tmp_path / "out").read_text()
+    heading = page.index("Which link is fast enough")
+    assert heading < page.index("daso is faster below 3.162 Gbit/s, ddp above") < page.index("Every run (")
     assert 'Data: <a href="bandwidth.csv">' in page
-    points = rows(tmp_path / "out" / "bandwidth.csv")
+    points = table(tmp_path / "out" / "bandwidth.csv")
     assert [(row["arm"], row["rate_gbit"]) for row in points] == [
-        *(("ddp", "1.0"), ("ddp", "10.0"), ("daso", "1.0"), ("daso", "10.0"))
+        (arm, rate) for arm in ("ddp", "daso", "lasgd") for rate in ("1.0", "10.0")
     ]
     assert float(points[0]["to_target_s"]) == pytest.approx(40 * ROOT2)
-    (figure,) = section_of(BandwidthSection, all_compared(tmp_path / "results")).plots()
-    assert figure.corner == "simulated"
+    (plot,) = section_of(BandwidthSection, list(study.comparisons.values())).plots()
+    assert plot.corner == "simulated"

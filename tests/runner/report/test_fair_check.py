@@ -155,18 +155,3 @@ def test_what_only_an_efficiency_may_differ_in_is_named_so(make_run: Make, tmp_p
     study(make_run, tmp_path, arm=(), clock=None, fresh=None)
     arm_of(make_run, tmp_path, "hsgd", ARM, in_config("cluster", ranks_per_node=[4, 4]))
     assert fair(studied(tmp_path)).forbids == {"hsgd": "only efficiency comparable"}
-
-
-def test_an_arm_with_the_name_of_a_papers_strategy_is_not_judged_as_that(
-    make_run: Make, tmp_path: Path
-) -> None:
-    study(make_run, tmp_path, arm=(), fresh=1.0)
-    for seed, whole_s in enumerate(ARM):
-        make_run(tmp_path, "hsgd", seed, train_s=whole_s / 4, place={"arm": "daso", "role": ""})
-    given = results(tmp_path)
-    assert {words for run in given.trouble for words in run.distrusted} == {
-        "study.arm=daso is the name of another strategy, hsgd ran"
-    }
-    assert given.speedups == []
-    (judged,) = [one for one in given.judged if one.claim.id == "daso_time"]
-    assert (judged.comparison, judged.verdict.reasons) == (None, ("no arm here is about it",))

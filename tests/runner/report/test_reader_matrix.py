@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sharing import Make, agree, all_compared, table
+from sharing import Make, agree, all_compared, section_of, table
 
 from daso_bench.runner.report.build import report
-from daso_bench.runner.report.sections.reader_matrix import draw, gains, over_sizes, readings_of
+from daso_bench.runner.report.sections.reader_matrix import ReadersSection, draw, gains
 
 SIZES = {"4 KiB": 4096, "100 KiB": 102_400}
 RATES = {"strided": 1000.0, "node_batch": 2000.0}
@@ -59,8 +59,8 @@ def _spoil(path: Path, arm: str, record: int, rate: float, cached: float | None)
 
 def test_counts_are_means_and_gains_are_ratios_of_rates_with_their_intervals(make_run: Make, tmp_path: Path):
     make(make_run, tmp_path)
-    found = [rows for _, rows in readings_of(all_compared(tmp_path))]
-    small, large = sorted(found, key=lambda rows: rows[0]["record_bytes"])
+    section = section_of(ReadersSection, all_compared(tmp_path))
+    small, large = sorted((rows for _, rows in section.readings), key=lambda rows: rows[0]["record_bytes"])
     assert [rows[0]["record_bytes"] for rows in (small, large)] == [4100.0, 102_000.0], "to three digits"
     lines = {row["arm"]: row for row in small}
     assert set(lines) == {"strided", "node_batch"}
@@ -75,27 +75,19 @@ def test_counts_are_means_and_gains_are_ratios_of_rates_with_their_intervals(mak
     half = 2.776 * math.sqrt(2 * 0.01**2 / 3)
     ends = gain["times_as_fast_low"], gain["times_as_fast_high"]
     assert ends == pytest.approx((2 * math.exp(-half), 2 * math.exp(half)), rel=1e-3)
-    (other,) = [row for row in large if row["arm"] == "node_batch"]
-    assert other["times_as_fast"] == pytest.approx(1.0)
-
-
-def test_the_curve_has_a_point_for_each_size(make_run: Make, tmp_path: Path):
-    make(make_run, tmp_path / "both")
-    (found,) = over_sizes(readings_of(all_compared(tmp_path / "both")))
-    ((arm, by_size),) = gains(found).items()
-    assert arm == "node_batch"
-    assert {size: round(point, 6) for size, (point, _, _) in by_size.items()} == {4100.0: 2.0, 102_000.0: 1.0}
-    (line, *_) = draw(found).axes[0].get_lines()
+    (sizes,) = section.over_sizes
+    assert list(gains(sizes)) == ["node_batch"]
+    (line, *_) = draw(sizes).axes[0].get_lines()
     assert list(np.asarray(line.get_xdata())) == [4100.0, 102_000.0]
     assert list(np.asarray(line.get_ydata())) == pytest.approx([2.0, 1.0])
 
 
 def test_runs_that_were_dropped_from_the_cache_and_others_are_no_one_curve(make_run: Make, tmp_path: Path):
-    make(make_run, tmp_path, sizes={"4 KiB": 4096})
-    make(make_run, tmp_path, sizes={"100 KiB": 102_400}, cold=False)
-    found = readings_of(all_compared(tmp_path))
-    assert sorted(rows[0]["still_cached"] is not None for _, rows in found) == [False, True]
-    assert [len(sizes) for sizes in over_sizes(found)] == [1, 1]
+    make(make_run, tmp_path)
+    make(make_run, tmp_path, sizes={"1 KiB": 1024}, cold=False)
+    section = section_of(ReadersSection, all_compared(tmp_path))
+    assert sorted(rows[0]["still_cached"] is not None for _, rows in section.readings) == [False, True, True]
+    assert [len(sizes) for sizes in section.over_sizes] == [2], "one size alone is no curve"
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -1,21 +1,24 @@
-"""Sections are found by being there: those of the project, and one of the user's own."""
+"""What is the user's own in --config-dir: sections, claims and stored points, found by being there."""
 
 from pathlib import Path
 
 import pytest
 from sharing import Make, table
+from test_convergence_points import stored
+from test_judge import FAST
+from test_speedups import study
 
+from daso_bench.runner.cli.main import run
+from daso_bench.runner.config.groups import CONF
 from daso_bench.runner.report.build import report
+from daso_bench.runner.report.claims.convergence_points import write
 from daso_bench.strategies.errors import ConfigError
 
 MINE = '''
-from daso_bench.runner.report.section import Section, one_each
+from matplotlib.figure import Figure
 
-
-def draw(name):
-    from matplotlib.figure import Figure
-
-    return Figure()
+from daso_bench.runner.report.plots.pictures import Plot
+from daso_bench.runner.report.section import Section
 
 
 class Mine(Section):
@@ -31,8 +34,8 @@ class Mine(Section):
         return {"mine": [{"run": run.run_id} for run in self.results.runs]}
 
     def plots(self):
-        text = {"title": "My figure", "caption": "", "corner": str, "alternative": str}
-        return one_each("mine", ["name"], draw=draw, **text)
+        text = {"title": "My figure", "caption": "", "table": "mine", "corner": "", "alternative": "runs"}
+        return [Plot(file="mine", **text, draw=(Figure,))]
 '''
 
 
@@ -42,25 +45,37 @@ def test_a_section_without_anything_to_show_has_no_table_and_no_block(make_run: 
     page = report(tmp_path / "runs", tmp_path / "out").read_text()
     tables = {file.stem for file in (tmp_path / "out").glob("*.csv")}
     assert tables == {"runs", "evaluations", "arms"}
-    for heading in (
-        "Which link is fast",
-        "What the papers claim",
-        "packed file",
-        "What tuning found",
-        "assumptions",
-    ):
+    for heading in ("Which link is fast", "packed file", "What tuning found", "assumptions"):
         assert heading not in page
 
 
-def test_a_section_of_the_users_own_is_one_file(make_run: Make, tmp_path: Path):
-    make_run(tmp_path / "runs")
-    (tmp_path / "own" / "sections").mkdir(parents=True)
-    (tmp_path / "own" / "sections" / "mine.py").write_text(MINE)
-    page = report(tmp_path / "runs", tmp_path / "out", tmp_path / "own").read_text()
-    assert page.index("1 run: ddp") < page.index("My figure") < page.index("Every run (1)")
-    assert "and OWN that of your claims" in page
-    assert len(table(tmp_path / "out" / "mine.csv")) == 1
-    assert {"mine.svg", "mine.pdf"} <= {p.name for p in (tmp_path / "out").iterdir()}
+def own(folder: Path, runs: Path) -> Path:
+    """`folder` with a section, the stored points of the runs' workload, and a claim about daso's time."""
+    (folder / "sections").mkdir(parents=True)
+    (folder / "sections" / "mine.py").write_text(MINE)
+    write(folder / "convergence" / "mine.yaml", stored(runs), "Mine")
+    text = (CONF / "claims" / "daso.yaml").read_text()
+    (folder / "claims").mkdir()
+    (folder / "claims" / "mine.yaml").write_text(text.replace("id: daso_", "id: mine_"))
+    return folder
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_sections_points_and_claims_of_the_users_own_are_found_wherever_they_lie(
+    make_run: Make, tmp_path: Path
+):
+    study(make_run, tmp_path / "in", arm=FAST, fresh=1.0)
+    page = report(tmp_path / "in", tmp_path / "out", own(tmp_path / "own", tmp_path / "in"))
+    said = page.read_text()
+    assert said.index("1 run: ddp") < said.index("My figure") < said.index("Every run (")
+    assert table(tmp_path / "out" / "mine.csv")
+    assert "samples to target were compared with 11 stored runs of mine" in said
+    assert "mine_time" in {row["claim"] for row in table(tmp_path / "out" / "claims.csv")}
+    command = "daso-bench report DIR --output OUT --config-dir OWN</code>, where DIR is the folder of the"
+    assert f"{command} runs and OWN that of your claims, stored points and sections." in said
+    elsewhere = own(tmp_path / "else" / "where", tmp_path / "in")
+    assert run(["report", str(tmp_path / "in"), "--config-dir", str(elsewhere)]) == 0
+    assert (tmp_path / "in" / "report" / "index.html").read_bytes() == page.read_bytes()
 
 
 @pytest.mark.parametrize(

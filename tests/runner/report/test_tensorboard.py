@@ -1,4 +1,4 @@
-"""Event files: what TensorBoard reads back is what the records hold, also while a run goes on."""
+"""Event files: what TensorBoard reads back is what the records hold."""
 
 import math
 import sys
@@ -9,19 +9,18 @@ import pytest
 
 from daso_bench.runner.cli import main
 from daso_bench.runner.records.json_lines import RecordWriter, write_json
-from daso_bench.runner.report import tensorboard as event_files
 from daso_bench.runner.report.tensorboard import tensorboard
 from daso_bench.strategies.errors import ConfigError, MachineError
 
 loader = pytest.importorskip("tensorboard.backend.event_processing.event_file_loader")
 
 
-def evaluation(index: int, *, attempt: int = 1, step: int | None = None, **more: Any) -> dict[str, Any]:
+def evaluation(index: int, **more: Any) -> dict[str, Any]:
     return {
         "kind": "evaluation",
-        "attempt": attempt,
+        "attempt": 1,
         "index": index,
-        "step": 10 * (index + 1) if step is None else step,
+        "step": 10 * (index + 1),
         "samples": 100 * (index + 1),
         "train_s": 0.5 * (index + 1),
         "accuracy": 0.25 * (index + 1),
@@ -29,13 +28,14 @@ def evaluation(index: int, *, attempt: int = 1, step: int | None = None, **more:
     } | more
 
 
-def write(run: Path, *rows: dict[str, Any], status: str = "finished") -> Path:
+def write(run: Path, *rows: dict[str, Any]) -> Path:
     """Append `rows` to a run directory that began in second 1000."""
     run.mkdir(parents=True, exist_ok=True)
     with RecordWriter(run / "metrics.jsonl") as writer:
         for row in rows:
             writer.write(row)
-    write_json(run / "status.json", {"status": status, "attempts": [{"number": 1, "started_unix": 1000.0}]})
+    attempts = [{"number": 1, "started_unix": 1000.0}]
+    write_json(run / "status.json", {"status": "finished", "attempts": attempts})
     return run
 
 
@@ -50,8 +50,8 @@ def read(folder: Path) -> dict[str, list[tuple[int, float, float]]]:
     return found
 
 
-def converted(directory: Path, *, follow: bool = False) -> Path:
-    tensorboard(directory, directory / "out", follow=follow, tell=lambda line: None)
+def converted(directory: Path) -> Path:
+    tensorboard(directory, directory / "out")
     return directory / "out"
 
 
@@ -73,35 +73,15 @@ def test_nan_is_a_value_and_rows_without_a_place_are_left_out(tmp_path: Path):
     assert numbers["loss/over samples"][0][2] == math.inf
 
 
-def test_a_run_that_goes_on_is_followed_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    run = write(tmp_path / "run", evaluation(0), status="running")
-    seen: list[int] = []
-
-    def sleep(seconds: float) -> None:
-        """Between two looks the run records something, then ends; another one begins, and ends too."""
-        seen.append(len(read(tmp_path / "out" / "run")["accuracy/over samples"]))
-        write(run, evaluation(len(seen)), status="running" if len(seen) < 2 else "finished")
-        if len(seen) == 1:
-            write(tmp_path / "second", evaluation(0))
-
-    monkeypatch.setattr(event_files.time, "sleep", sleep)
-    out = converted(tmp_path, follow=True)
-    assert seen == [1, 2]
-    assert len(read(out / "run")["accuracy/over samples"]) == 3
-    assert len(read(out / "second")["accuracy/over samples"]) == 1
-
-
-def test_what_a_later_attempt_replaced_is_taken_out_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_written_again_it_has_what_is_new_without_what_a_later_attempt_replaced(tmp_path: Path):
     start = {"kind": "start", "attempt": 1, "step": 0}
-    run = write(tmp_path / "run", start, evaluation(0), evaluation(1), status="running")
-
-    def sleep(seconds: float) -> None:
-        again = [start | {"attempt": 2, "step": 15}, evaluation(1, attempt=2, accuracy=0.9)]
-        write(run, *again, status="finished")
-
-    monkeypatch.setattr(event_files.time, "sleep", sleep)
-    found = read(converted(tmp_path, follow=True) / "run")
+    run = write(tmp_path / "run", start, evaluation(0), evaluation(1))
+    converted(tmp_path)
+    write(run, start | {"attempt": 2, "step": 15}, evaluation(1, attempt=2, accuracy=0.9))
+    write(tmp_path / "second", evaluation(0))
+    found = read(converted(tmp_path) / "run")
     assert [value for _, _, value in found["accuracy/over samples"]] == pytest.approx([0.25, 0.9])
+    assert len(read(tmp_path / "out" / "second")["accuracy/over samples"]) == 1
 
 
 def test_a_missing_package_is_said_with_the_line_that_installs_it(

@@ -1,6 +1,5 @@
 """What belongs together, how it is called, and the command that repeats it."""
 
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from sharing import Make, all_compared, compared
 from daso_bench.runner.report.data.arms import common_settings
 from daso_bench.runner.report.data.load import load_run
 from daso_bench.runner.report.plots.style import colour
-from daso_bench.runner.report.reproduce import command_of
+from daso_bench.runner.report.reproduce import arguments_of
 
 ODD = [None, True, 3, 0.1, 1e-8, "auto", "", "null", "1e3", "a b", "it's", "a,b", "[x]", "$x", [1, "b c"], {}]
 
@@ -40,9 +39,9 @@ def test_common_settings_leave_out_the_seed_and_what_differs(make_run: Make, tmp
 @pytest.mark.parametrize("value", ODD)
 def test_the_command_gives_the_same_values(make_run: Make, tmp_path: Path, value: Any) -> None:
     run = load_run(make_run(tmp_path, settings={"odd": value, "list": [3, 1]}), "place")
-    words = shlex.split(command_of(run))
-    assert words[:3] == ["daso-bench", "strategy=ddp", "model=small_cnn"]
-    given = {o.key_or_group: o.value() for o in OverridesParser.create().parse_overrides(words[1:])}
+    words = arguments_of(run)
+    assert words[:2] == ["strategy=ddp", "model=small_cnn"]
+    given = {o.key_or_group: o.value() for o in OverridesParser.create().parse_overrides(words)}
     assert given["strategy.odd"] == value
     assert isinstance(given["strategy.odd"], bool) == isinstance(value, bool)
     assert given["strategy.list"] == [3, 1]
@@ -54,7 +53,7 @@ def test_the_command_gives_the_same_values(make_run: Make, tmp_path: Path, value
 
 def test_text_below_run_is_given_as_it_is(make_run: Make, tmp_path: Path) -> None:
     run = load_run(make_run(tmp_path, arm="A' $x|"), "place")
-    assert "run.arm=A' $x|" in shlex.split(command_of(run))
+    assert "run.arm=A' $x|" in arguments_of(run)
 
 
 def test_the_names_of_a_study_are_the_labels_unless_shared(make_run: Make, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from sharing import Make, compared
 
 from daso_bench.runner.report.plots.curves import curves
 from daso_bench.runner.report.plots.pictures import drawing
-from daso_bench.runner.report.plots.style import COLOURS, numbers
+from daso_bench.runner.report.plots.style import COLOURS
 
 
 def test_many_arms_have_their_legend_below_the_curves(make_run: Make, tmp_path: Path) -> None:
@@ -40,13 +40,6 @@ def test_the_axis_begins_after_a_quarter_of_the_evaluations(make_run: Make, tmp_
         low, high = curves(compared(tmp_path), "samples", "samples").axes[0].get_ylim()
     assert low == pytest.approx(0.6)
     assert high > 0.83
-
-
-def test_axis_labels_are_what_they_stand_at() -> None:
-    format_tick = numbers()
-    assert [format_tick(value) for value in (0, 0.1 + 0.2, 12.5, 20, 1e6, 12345.5)] == [
-        *("0", "0.3", "12.5", "20", "1,000,000", "12,345.5")
-    ]
 
 
 def test_16_arms_have_colours_that_stand_out_from_light_and_dark_and_from_each_other() -> None:
