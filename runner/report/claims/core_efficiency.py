@@ -117,7 +117,8 @@ def matrix(comparison: Comparison) -> Matrix | str:
         return "no baseline (study.baseline)"
     if len(single) != 1:
         return f"{len(single)} arms of one core (study.role=one_core), must be 1"
-    (alone,), cores = single, cores_of(baseline)
+    (alone,) = single
+    cores = cores_of(baseline)
     if cores is None:
         return f"{baseline.label}: {UNKNOWN_CORES}"
     if few := [arm.label for arm in (baseline, alone) if len(rated(arm)) < FEWEST_RUNS]:
