@@ -156,8 +156,10 @@ def _other_work(baseline: Arm, alone: Arm, cores: int) -> list[str]:
     )
     if hosts and not own_hosts <= hosts:
         wrong.append(f"other nodes: {', '.join(sorted(own_hosts - hosts))}")
-    batch, part = (value_at(arm.runs[0].config, "train", "global_batch_size") for arm in (baseline, alone))
-    if isinstance(batch, int) and part not in (batch // cores, -(-batch // cores)):  # its part, rounded either way
+    configs = (arm.runs[0].config for arm in (baseline, alone))
+    batch, part = (value_at(config, "train", "global_batch_size") for config in configs)
+    # Its part, rounded either way.
+    if isinstance(batch, int) and part not in (batch // cores, -(-batch // cores)):
         wrong.append(f"batch of a core: {part} instead of {batch} / {cores}")
     return wrong
 

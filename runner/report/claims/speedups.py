@@ -44,8 +44,8 @@ class Forbidden:
 
     label: of the arm; the baseline's stands for all arms.
     reason: in at most four words, for the figure. sentence: for the verdict and the check.
-    spares: claims that get their verdict all the same: those of efficiency; those with another comparator than
-        the baseline; those, and claims that name the baseline as their comparator.
+    spares: claims that get their verdict all the same: those of efficiency; those with another comparator
+        than the baseline; those, and claims that name the baseline as their comparator.
     """
 
     label: str
@@ -129,7 +129,7 @@ class Speedups:
 
     @property
     def faster(self) -> dict[str, list[str]]:
-        """Other arms of ddp that are faster than `against` by more than the noise: label -> in which times."""
+        """Other arms of ddp that are faster than `against` by more than the noise: label -> which times."""
         lines = [line for line in self.lines if line.arm.runs[0].strategy == "ddp"]
         works = {
             line.arm.label: [work for work, ratio, floor in self.with_floors(line) if ratio.low > 1 + floor]

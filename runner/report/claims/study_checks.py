@@ -42,7 +42,7 @@ def all_speedups(comparisons: Iterable[Comparison], references: Sequence[Referen
 def _check(
     name: str, level: Level, sentence: str, forbids: Sequence[Forbidden], details: Iterable[str] = ()
 ) -> Check:
-    """Where something is forbidden: red, with its first reason as the sentence and the others in the details."""
+    """Red where something is forbidden, with the first reason as its sentence, the others as details."""
     if forbids:
         more = f"; and {len(forbids) - 1} more" if len(forbids) > 1 else ""
         level, sentence = "red", forbids[0].sentence + more

@@ -99,8 +99,8 @@ def test_the_reason_is_the_number_of_unequal_things_and_the_verdict_gives_the_wo
     (judged,) = [one for one in given.judged if one.claim.id == "daso_time"]
     assert judged.verdict.word == "no verdict"
     assert judged.verdict.reasons[0] == (
-        "daso differs from ddp in 3 unequal things: other cluster.links.inter.rate_gbit: 25 instead of not set; "
-        "other optimizer.lr: 0.4 instead of 0.1; and 1 more"
+        "daso differs from ddp in 3 unequal things: other cluster.links.inter.rate_gbit: 25 instead of "
+        "not set; other optimizer.lr: 0.4 instead of 0.1; and 1 more"
     )
 
 

@@ -370,7 +370,8 @@ def test_an_unfair_comparison_is_flagged_by_what_is_unfair(name: str) -> None:
 
 def test_what_is_the_strategys_own_is_shown_and_forbids_nothing() -> None:
     table = fairness(*FAIR["lasgd draws by itself and overshoots"])
-    assert keys([row for row in table if row.equal is False]) == {"strategy", "data.order", "data.samples", "evaluation.mode", "evaluation.count"}
+    own = keys([row for row in table if row.equal is False])
+    assert own == {"strategy", "data.order", "data.samples", "evaluation.mode", "evaluation.count"}
     row = row_of(table, "data.samples")
     assert (row.baseline, row.arm, row.own, row.forbids) == ("13788", "13900", True, False)
 
@@ -526,7 +527,7 @@ def test_a_second_baseline_with_fresh_seeds_is_compared_repetition_by_repetition
     [
         ({"config__optimizer__lr": 0.1}, "other optimizer.lr: 0.1 instead of 0.05"),
         (
-            {"environment__packages": {"torch": "2.9.0", "numpy": "2.1", "a": "a very long version, as there are"}},
+            {"environment__packages": {"torch": "2.9.0", "a": "a very long version, as there are some"}},
             "other packages: torch: 2.9.0, a: a very long version, as there … instead of torch: 2.14.1",
         ),
         ({"environment__commit": None, "environment__dirty": None}, "commit: recorded on one side alone"),

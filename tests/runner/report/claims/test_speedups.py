@@ -151,10 +151,10 @@ def test_losses_are_corrected_for_all_arms(make_run: Make, tmp_path: Path):
     study(make_run, tmp_path)
     for number, final in enumerate((0.70, 0.71)):
         arm = f"hsgd {number}"
-        more: dict[str, Any] = {"arm": arm, "place": {"arm": arm, "role": ""}, "settings": {"period": number + 2}}
+        more: dict[str, Any] = {"place": {"arm": arm, "role": ""}, "settings": {"period": number + 2}}
         for seed, whole_s in enumerate(BASE):
             curve = (0.6, 0.65, 0.68, final + 0.001 * seed)
-            make_run(tmp_path, "hsgd", seed, curve, train_s=1.2 * whole_s / 4, **more)
+            make_run(tmp_path, "hsgd", seed, curve, train_s=1.2 * whole_s / 4, arm=arm, **more)
     lines = answered(tmp_path).lines
     assert len(lines) == 3
     for name in ("fixed_work", "quality"):
