@@ -110,7 +110,7 @@ NOT_EQUAL = "one core is no core of native's: not equal: "
         ("native", {"edit": without_cores}, "native: its cores are not recorded, or not the same in all"),
         ("one core", {"batch": 1}, f"{NOT_EQUAL}batch of a core: 1 instead of 64 / 4"),
         ("one core", {"batch": 17}, f"{NOT_EQUAL}batch of a core: 17 instead of 64 / 4"),
-    XX
+        ("one core", {"more": {"train": {"global_batch_size": 16, "precision": "bf16"}}}, "precision: bf16"),
         ("one core", {"edit": with_rank("host", "b")}, "other nodes: b"),
         ("one core", {"edit": with_rank("device_model", "slow")}, "slow instead of fast"),
         (

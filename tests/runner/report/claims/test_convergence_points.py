@@ -272,7 +272,8 @@ def test_where_nothing_learns_nothing_is_won_and_nothing_is_kept(
     target: float | None, said: str, make_run: Make, tmp_path: Path
 ):
     """A learning rate of nothing for all arms: the arm is faster, and loses no accuracy."""
-    study(make_run, tmp_path, fresh=1.0, arm=(50, 52, 48, 54, 46), accuracies=GUESSES, target=target)
+    arm = (50, 52, 48, 54, 46)
+    study(make_run, tmp_path, fresh=1.0, arm=arm, accuracies=GUESSES, target=target, exposed=0.5)
     stating(tmp_path, classes=10)
     found = held(tmp_path)
     strip = baseline_strong(found)
