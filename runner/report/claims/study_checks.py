@@ -44,7 +44,7 @@ def _check(
 ) -> Check:
     """Red where something is forbidden, with the first reason as its sentence, the others as details."""
     if forbids:
-        more = f"; and {len(forbids) - 1} more" if len(forbids) > 1 else ""
+        more = f" ({len(forbids) - 1} more below)" if len(forbids) > 1 else ""
         level, sentence = "red", forbids[0].sentence + more
         details = [*(each.sentence for each in forbids[1:]), *details]
     return Check(name=name, level=level, sentence=sentence, details=tuple(details), forbids=tuple(forbids))
