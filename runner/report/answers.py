@@ -72,11 +72,9 @@ def recommendation(speedups: Speedups) -> str:
     if found["equal"]:
         label, clause = gains.pop(0)
         lead = f"{label} is recommended: it {clause}"
-    elif speedups.forbidden:
-        lead += f" ({'; '.join(speedups.forbidden)})"
     loss = f"a loss of more than {MARGIN_POINTS} points of {speedups.comparison.metric.name}"
     late = [line.arm.label for line in speedups.lines if _later_at_target(speedups, line)]
-    unknown = not speedups.forbidden and speedups.fixed_floor.floor is None
+    unknown = speedups.fixed_floor.floor is None
     why_nothing = ", because the noise of the baseline was not measured" if unknown else ""
     lists = {  # clause -> the arms that it names
         f"time is saved by {{}}, but {loss} is not excluded": [
@@ -101,7 +99,7 @@ def _finding(speedups: Speedups, line: ArmSpeedup) -> tuple[str, str]:
     place = 0 if line.fixed_work else 1
     ratio, no_gain, no_loss = ratios(line)[place], line.holm[place], line.holm_loss[place]
     floor = (speedups.fixed_floor, speedups.target_floor)[place].floor
-    if ratio is None or floor is None or speedups.forbidden:
+    if ratio is None or floor is None:
         return "nothing", ""
     if ratio.high < 1 / (1 + floor) and _shown(no_loss):
         return "slower", ""
@@ -132,7 +130,7 @@ def _shown(p: float | None) -> bool:
 def _later_at_target(speedups: Speedups, line: ArmSpeedup) -> bool:
     """Whether the arm is shown to reach the target later, after correction for all arms."""
     shown = line.to_target is not None and line.to_target.high < 1 and _shown(line.holm_loss[1])
-    return shown and not speedups.not_comparable(line.arm) and not speedups.forbidden
+    return shown and not speedups.not_comparable(line.arm)
 
 
 def limits(speedups: Speedups) -> str:

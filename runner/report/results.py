@@ -5,7 +5,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -19,8 +19,8 @@ from .claims import convergence_points, paper_claims
 from .claims.claim_tables import claim_rows
 from .claims.core_efficiency import Matrix, matrix
 from .claims.judge import JudgedClaim, judge
-from .claims.speedups import Speedups, all_speedups
-from .claims.study_checks import CHECKS
+from .claims.speedups import Speedups
+from .claims.study_checks import all_speedups
 from .data.arms import Comparison, compare, row_of
 from .data.examination import examined
 from .data.load import Run, load_runs
@@ -100,8 +100,7 @@ def results_of(directory: Path, asked: str, config_dir: Path | None) -> Results:
     folders = [config_dir] if config_dir else []
     runs = examined(load_runs(directory, asked))
     comparisons = compare(runs)
-    studies = all_speedups(comparisons, convergence_points.load(folders))
-    speedups = [replace(study, checks=tuple(check(study) for check in CHECKS)) for study in studies]
+    speedups = all_speedups(comparisons, convergence_points.load(folders))
     judged = judge(paper_claims.load(folders), speedups, comparisons)
     return Results(runs=runs, comparisons=comparisons, speedups=speedups, judged=judged)
 

@@ -18,8 +18,8 @@ def speedup_rows(studied: Iterable[Speedups]) -> list[dict[str, Any]]:
 
 
 def _row(speedups: Speedups, line: ArmSpeedup) -> dict[str, Any]:
-    guard, target, bound, points = speedups.guard, line.to_target, speedups.bound, line.quality
-    better, other = guard.shifts.get(line.arm.label), target.other if target else None
+    stored, target, bound, points = speedups.convergence, line.to_target, speedups.bound, line.quality
+    better, other = stored.shifts.get(line.arm.label), target.other if target else None
     return {
         **speedups.comparison.place,
         "baseline": speedups.baseline.label,
@@ -44,7 +44,7 @@ def _row(speedups: Speedups, line: ArmSpeedup) -> dict[str, Any]:
         "evaluations_to_target": evaluations(line.arm),
         "fixed_work_noise_floor": speedups.fixed_floor.floor,
         "to_target_noise_floor": speedups.target_floor.floor,
-        "reference": guard.reference and guard.reference.name,
+        "reference": stored.reference and stored.reference.name,
         "fewer_samples_p": better and better.p,
         "fewer_samples_holm_p": better and better.adjusted,
         "bound": bound.value,

@@ -136,17 +136,22 @@ class ConvergenceCheck:
     """The arms of a comparison against the stored points.
 
     `reference`: that of these settings, None where none is stored. `known`: all of the same task. `weak`: why
-    the baseline is too weak, `untrained`: why it supports no claim on times, as it learnt nothing; "" if it
-    is neither. By arm's label: `shifts`, how much better than the points it is; `flagged`, why it needs fewer
-    samples than it should.
+    the baseline is too weak; "" if it is not. `shifts`: by label of an arm, how much better than `reference`.
     """
 
     reference: Reference | None = None
     known: Sequence[Reference] = ()
     weak: str = ""
-    untrained: str = ""
     shifts: Mapping[str, Shift] = field(default_factory=dict)
-    flagged: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def flagged(self) -> dict[str, str]:
+        """By label of an arm: that it needs fewer samples than it should."""
+        return {
+            label: f"{_needs(label, shift, self.reference)}: fewer than it should, flagged until explained"
+            for label, shift in self.shifts.items()
+            if self.reference and shift.flagged
+        }
 
 
 def check_convergence(
@@ -158,36 +163,33 @@ def check_convergence(
     A run that missed the target enters with all samples it used, as it does in a reference: it needs at least
     so many.
     """
-    untrained = learnt_nothing(baseline)
     if len(comparison.targets) != 1:
-        return ConvergenceCheck(untrained=untrained)
+        return ConvergenceCheck()
     config = baseline.runs[0].config
     reference, known = match(config, references), of_same_task(config, references)
     arms = [arm for arm in comparison.arms if not arm.runs[0].role]
     samples = {
         arm.label: Times(tuple(recorded)) for arm in arms if (recorded := samples_to_target(arm.counted))
     }
-    weak = ""
-    stored = [(Times(reference.samples), own) for own in samples.values()] if reference else []
-    shifts = dict(zip(samples, shifts_of(stored, sign=-1.0), strict=False))
-    if baseline.label in samples and (found := worse_than_known(samples[baseline.label], known)):
-        better, shift = found
-        own = workload_of(config)
-        other = [f"{key}={value}" for key, value in better.workload.items() if own.get(key) != value]
-        having = f", which have {', '.join(other)}" if other else ""
-        weak = f"weak baseline: {_needs(baseline.label, shift, better)}{having}"
+    pairs = [(Times(reference.samples), each) for each in samples.values()] if reference else []
     return ConvergenceCheck(
         reference=reference,
         known=known,
-        weak=weak,
-        untrained=untrained,
-        shifts=shifts,
-        flagged={
-            label: f"{_needs(label, shift, reference)}: fewer than it should, flagged until explained"
-            for label, shift in shifts.items()
-            if reference and shift.flagged
-        },
+        weak=_weak(baseline, samples[baseline.label], known) if baseline.label in samples else "",
+        shifts=dict(zip(samples, shifts_of(pairs, sign=-1.0), strict=False)),
     )
+
+
+def _weak(baseline: Arm, samples: Times, known: Sequence[Reference]) -> str:
+    """That the baseline needs more samples than the best stored settings, and which they are; or ""."""
+    worse = worse_than_known(samples, known)
+    if worse is None:
+        return ""
+    better, shift = worse
+    own = workload_of(baseline.runs[0].config)
+    other = [f"{key}={value}" for key, value in better.workload.items() if own.get(key) != value]
+    having = f", which have {', '.join(other)}" if other else ""
+    return f"weak baseline: {_needs(baseline.label, shift, better)}{having}"
 
 
 def worse_than_known(samples: Times, known: Sequence[Reference]) -> tuple[Reference, Shift] | None:

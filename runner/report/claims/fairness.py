@@ -60,7 +60,6 @@ BY_DESIGN: Mapping[str, tuple[str, ...]] = {
     "efficiency": _CORES,
 }
 """What arms differ in by design, by `study.role` of the one that is no strategy's, or by the comparison."""
-ALONE = "only efficiency comparable"  # why an arm may not be compared that differs in `_CORES` alone
 _LAUNCHER = """
 wait submit timeout_min account qos array_parallelism max_requeues grace_s
 start_s snapshot python timeline extrapolate on_invalid
@@ -120,15 +119,11 @@ def forbidding(table: Iterable[FairnessRow]) -> list[FairnessRow]:
 
 
 def in_words(table: Iterable[FairnessRow], most: int = 2) -> str:
-    """`3 unequal things: …; …; and 1 more`, the `most` worst of a table; "" if nothing forbids a verdict.
-
-    With `most` 0 the number alone.
-    """
+    """`3 unequal things: …; …; and 1 more`, the `most` worst of a table; "" if nothing forbids a verdict."""
     rows = forbidding(table)
-    number = words.count(len(rows), "unequal thing") if rows else ""
     more = [f"and {len(rows) - most} more"] if len(rows) > most else []
     sentences = "; ".join([*(row.sentence for row in rows[:most]), *more])
-    return f"{number}: {sentences}" if rows and most else number
+    return f"{words.count(len(rows), 'unequal thing')}: {sentences}" if rows else ""
 
 
 def by_design(table: Iterable[FairnessRow], headline: str) -> list[FairnessRow]:
@@ -259,8 +254,8 @@ def _order_of_execution(sides: Sides) -> FairnessRow:
     if min(map(len, spans)) < 2 or max(first, 1 - first) <= ONE_SIDED:
         return row
     whose = "the baseline's" if first > ONE_SIDED else "the arm's"
-    most = "all" if first in (0, 1) else "nearly all"
-    return replace(row, wrong=f"{most} of {whose} runs came first: interleave them (one sweep does)")
+    wrong = f"in more than 9 of 10 pairs {whose} run came first: interleave them (one sweep does)"
+    return replace(row, wrong=wrong)
 
 
 def _span(run: Run) -> tuple[float, float] | None:

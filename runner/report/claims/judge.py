@@ -23,7 +23,7 @@ from . import recorded
 from .arm_speedup import ArmSpeedup, evaluations, rates
 from .bounds import ceiling_of
 from .core_efficiency import headroom
-from .fairness import ALONE, FairnessRow, by_design, in_words
+from .fairness import FairnessRow, by_design, in_words
 from .paper_claims import Claim
 from .speedups import Speedups
 
@@ -83,7 +83,8 @@ def _in_comparison(claim: Claim, study: Speedups) -> Iterator[JudgedClaim]:
         comparators = [study.baseline]
     elif claim.headline in TIME and comparators:
         # Besides the named one, the better ddp: the baseline, or what beat it.
-        comparators += [arm for arm in (study.baseline, *study.faster) if arm not in comparators]
+        faster = [arm for arm in study.comparison.arms if arm.label in study.faster]
+        comparators += [arm for arm in (study.baseline, *faster) if arm not in comparators]
     for over in map(study.over, comparators):
         if over:
             yield from (_judged(claim, over, line) for line in over.lines if _is(line.arm, claim.arm))
@@ -143,8 +144,8 @@ def _conditions(claim: Claim, study: Speedups, line: ArmSpeedup, table: list[Fai
         *_forbidden(claim, study, line.arm),
         bound.impossible,
         *(_no_native(claim, arm) for arm in sides),
-        *(study.guard.flagged.get(arm.label, "") for arm in sides),
-        in_words(table),
+        # That of the baseline is the check "fair".
+        in_words(table) if study.against is not study.baseline else "",
     ]
     return Conditions(
         runs=min(len(arm.counted) for arm in sides),
@@ -154,34 +155,23 @@ def _conditions(claim: Claim, study: Speedups, line: ArmSpeedup, table: list[Fai
         own_conditions=not (differs or not_stated or other_work),
         differs=differs,
         not_stated=not_stated,
-        forbidden=tuple(filter(None, reasons)) or tuple(_by_checks(claim, study, line.arm)),
+        forbidden=tuple(filter(None, reasons)),
     )
 
 
 def _forbidden(claim: Claim, study: Speedups, arm: Arm) -> Iterator[str]:
-    """Why the whole study allows no verdict on the claim."""
-    yield from _by_checks(claim, study, arm, "records intact")
-    yield from study.forbidden
-    # How many samples a second a machine does has nothing to do with what is learnt.
-    if claim.headline != "efficiency":
-        yield study.guard.untrained
+    """Why the checks of the study allow no verdict on the claim from these two arms."""
+    over_another = study.against is not study.baseline
     named = claim.comparator != "ddp" and _is(study.against, claim.comparator)
-    if study.against is study.baseline and not named:
-        yield from study.wrong
-
-
-def _by_checks(claim: Claim, study: Speedups, arm: Arm, name: str = "") -> Iterator[str]:
-    """Why the checks of the study, or the one called `name`, forbid a verdict on this pair of arms.
-
-    Which claims a baseline forbids that is not strong depends on the claim: see `_forbidden`.
-    """
-    for check in study.checks:
-        if check.name == "baseline strong" or name not in ("", check.name):
-            continue
-        for label in dict.fromkeys((arm.label, study.against.label, *study.baselines)):
-            why = check.forbids.get(label, "")
-            if why and (why != ALONE or claim.headline != "efficiency"):
-                yield f"{label}: {why}"
+    spared = {
+        "efficiency": claim.headline == "efficiency",
+        "other comparators": over_another,
+        "named comparators": over_another or named,
+    }
+    labels = {arm.label, study.against.label, *study.baselines}
+    for forbidden in study.forbidden:
+        if forbidden.label in labels and not spared.get(forbidden.spares, False):
+            yield forbidden.sentence
 
 
 def _stated(claim: Claim, run: Run) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
@@ -193,22 +183,19 @@ def _stated(claim: Claim, run: Run) -> tuple[tuple[str, ...], tuple[str, ...], b
     """
     stated, ranks = claim.conditions, value_at(run.config, "cluster", "ranks_per_node")
     devices = ranks[0] if isinstance(ranks, list) and len(set(ranks)) == 1 else ranks
-    machine = {
-        "nodes": (stated.nodes, value_at(run.config, "cluster", "nodes")),
-        "devices per node": (stated.devices_per_node, devices),
-    }
+    here = {"nodes": value_at(run.config, "cluster", "nodes"), "devices per node": devices}
+    machine = {"nodes": stated.nodes, "devices per node": stated.devices_per_node}
     differs = tuple(
-        f"{key} {claimed}, here {here}"
-        for key, (claimed, here) in machine.items()
-        if claimed not in (None, here)
+        f"{key} {claimed}, here {here[key]}"
+        for key, claimed in machine.items()
+        if claimed not in (None, here[key])
     )
-    sought = {key: claimed for key, (claimed, _) in machine.items()}
-    sought |= {"device": stated.device, "network": stated.network}
+    sought = {**machine, "device": stated.device, "network": stated.network}
     silent = ", ".join(key for key, claimed in sought.items() if claimed is None)
     workload = [(stated.model, run.name("model")), (stated.dataset, run.name("dataset"))]
     if claim.headline != "efficiency":
         workload.append((claim.metric, run.judged_by.key))
-    other_work = any(claimed and claimed.lower() != here.lower() for claimed, here in workload)
+    other_work = any(claimed and claimed.lower() != used.lower() for claimed, used in workload)
     return differs, (silent,) if silent else (), other_work
 
 

@@ -17,8 +17,6 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from rich.table import Table
-from rich.text import Text
 
 from ....strategies.errors import ConfigError, above, at_least, one_of
 from ...config import groups
@@ -45,7 +43,6 @@ OTHER_COMPARATORS = {  # arms of a study that are no strategy's defaults
     "native": "ddp, one process a node with all its cores",
     "plain_mean": "heterogeneous with strategy.weighting=uniform",
 }
-_KEY_WIDTH = len("conditions") + 2
 _ID = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -271,25 +268,14 @@ def show(config_dir: Path | None) -> int:
         if claim.paper.reference != reference:
             reference = claim.paper.reference
             say(console, reference, "bold")
-        console.print(claim_table(claim))
-        # Outside of the table, whose lines are broken: a command stays one piece to copy.
-        say(console, f"{'test it':<{_KEY_WIDTH}}{command(claim, folders)}")
+        for key, value in parts(claim, folders).items():
+            say(console, f"{key:<12}{value}")
         say(console, "")
     return 0
 
 
-def claim_table(claim: Claim) -> Table:
-    """One claim: a line for each of its parts."""
-    table = Table(show_header=False, box=None, pad_edge=False, padding=0)
-    table.add_column(style="dim", no_wrap=True, min_width=_KEY_WIDTH)
-    table.add_column(overflow="fold")  # what does not fit goes on in the next line
-    for key, value in parts(claim).items():
-        table.add_row(Text(key), Text(value))
-    return table
-
-
-def parts(claim: Claim) -> dict[str, str]:
-    """The parts of a claim: name and text of each."""
+def parts(claim: Claim, folders: Sequence[Path] = ()) -> dict[str, str]:
+    """The parts of a claim: name and text of each. `folders`: of the user's own."""
     explained = OTHER_COMPARATORS.get(claim.comparator)
     return {
         "claim": claim.id,
@@ -299,14 +285,13 @@ def parts(claim: Claim) -> dict[str, str]:
         "against": claim.comparator + (f": {explained}" if explained else ""),
         "stated in": f"{claim.source} (certainty: {claim.certainty})",
         "conditions": claim.conditions.words,
+        "test it": command(claim, folders),
     }
 
 
 def command(claim: Claim, folders: Sequence[Path] = ()) -> str:
-    """The command that tests `claim`; "not there yet" after it where no folder has the study."""
+    """The command that tests `claim`, with the folder that has its file or its study."""
     study = Path("study") / f"{claim.study}.yaml"
     needed = [folder for folder in folders if (folder / study).is_file() or claim.file.is_relative_to(folder)]
     options = [word for folder in needed for word in ("--config-dir", str(folder))]
-    typed_words = shlex.join(["daso-bench", *options, f"+study={claim.study}"])
-    there = any((folder / study).is_file() for folder in (groups.CONF, *folders))
-    return typed_words if there else f"{typed_words}  (not there yet)"
+    return shlex.join(["daso-bench", *options, f"+study={claim.study}"])

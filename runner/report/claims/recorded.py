@@ -131,14 +131,11 @@ def _variables(run: Run) -> str | None:
 
 
 def _network(run: Run) -> str | None:
-    """What makes the links: ranks, kernel, or the machine itself, and what it stands in for."""
+    """What makes the links: ranks, kernel, or the machine itself."""
     if not run.environment:
         return None
-    made = run.environment.get("network")
-    if not isinstance(made, Mapping):
-        return "the machine's"
-    instead = made.get("instead_of_kernel")
-    return f"made by {made.get('made_by')}" + (f", no kernel network: {instead}" if instead else "")
+    made_by = value_at(run.environment, "network", "made_by")
+    return f"made by {made_by}" if made_by else "the machine's"
 
 
 def _changes(run: Run) -> str | None:

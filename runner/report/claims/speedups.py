@@ -12,7 +12,7 @@ from typing import Literal
 
 from ..data.arms import Arm, Comparison
 from ..data.load import Run
-from ..statistics.noise_floor import NoiseFloor, clock_floor, fresh_floor, model_floor, placebo_differs
+from ..statistics.noise_floor import NoiseFloor, clock_floor, fresh_floor, model_floor
 from ..statistics.verdict import Bound
 from ..statistics.welch import FEWEST_RUNS, Ratio
 from ..target import baseline_of, budget_s
@@ -35,16 +35,32 @@ from .fairness import FairnessRow, fairness
 
 NOISE_ROLES = ("same_seeds", "fresh_seeds", "placebo")  # `study.role` of arms that show the noise
 Level = Literal["green", "amber", "red"]
+Spared = Literal["none", "efficiency", "other comparators", "named comparators"]
+
+
+@dataclass(frozen=True)
+class Forbidden:
+    """Why an arm may not be compared: it is grey on page one, and claims about it get no verdict.
+
+    label: of the arm; the baseline's stands for all arms.
+    reason: in at most four words, for the figure. sentence: for the verdict and the check.
+    spares: claims that get their verdict all the same: those of efficiency; those with another comparator
+        than the baseline; those, and claims that name the baseline as their comparator.
+    """
+
+    label: str
+    reason: str
+    sentence: str
+    spares: Spared = field(default="none", kw_only=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
     """What one check of a comparison says: a line in the strip on page one.
 
-    name: in the strip: "fair", "plan complete", "records intact", "baseline strong", "noise", "model error".
+    name: in the strip: "fair", "plan complete", "records intact", "baseline strong", "noise", "times".
     sentence: what was found, one line. details: further sentences, shown folded.
-    forbids: label of an arm -> why no ratio of it may be read, in at most four words; such an arm is grey and
-        gets no verdict. The baseline's label stands for all arms.
+    forbids: the arms that may not be compared, the worst reason first.
     exploratory: why the verdicts of the study are exploratory, in one sentence; "" if they are not.
     """
 
@@ -52,7 +68,7 @@ class Check:
     level: Level
     sentence: str
     details: tuple[str, ...] = ()
-    forbids: Mapping[str, str] = field(default_factory=dict)
+    forbids: tuple[Forbidden, ...] = ()
     exploratory: str = ""
 
 
@@ -62,10 +78,9 @@ class Speedups:
 
     `against` is the baseline unless a claim names another arm; floors and bound are the baseline's. `bound`:
     what no arm can exceed. `fixed_floor`, `target_floor`: noise floors of the two headlines. `fresh_points`:
-    of the final accuracy. `budget_s`: see `target.budget_s`. `forbidden`: why no arm gets a verdict.
-    `ledgers`: by label, the fairness table of each other arm with `against`, second baselines included.
-    `faster`: other arms of ddp that beat the baseline, `wrong`: that it is not the better of them. `guard`:
-    the check against stored samples to target. `checks`: the strip of page one, see `study_checks.CHECKS`.
+    of the final accuracy. `budget_s`: see `target.budget_s`. `ledgers`: by label, the fairness table of each
+    other arm with `against`, second baselines included. `convergence`: samples to target against stored ones.
+    `checks`: the strip of page one, see `study_checks.CHECKS`.
     """
 
     comparison: Comparison
@@ -78,17 +93,19 @@ class Speedups:
     fresh_points: float | None
     bound: Bound
     budget_s: float | None
-    forbidden: tuple[str, ...]
-    faster: tuple[Arm, ...]
-    wrong: tuple[str, ...]
-    guard: ConvergenceCheck
+    convergence: ConvergenceCheck
     ledgers: Mapping[str, list[FairnessRow]]
     checks: tuple[Check, ...] = ()
+
+    @property
+    def forbidden(self) -> list[Forbidden]:
+        """What the checks forbid, in their order."""
+        return [each for check in self.checks for each in check.forbids]
 
     def not_comparable(self, arm: Arm) -> str:
         """Why no ratio of `arm` may be read, in at most four words; "" if it may."""
         labels = (arm.label, self.baseline.label)
-        return next((c.forbids[name] for c in self.checks for name in labels if name in c.forbids), "")
+        return next((each.reason for each in self.forbidden if each.label in labels), "")
 
     @property
     def baselines(self) -> list[str]:
@@ -110,6 +127,23 @@ class Speedups:
     def level(self) -> float:
         return level_of(self.baseline)
 
+    @property
+    def faster(self) -> dict[str, list[str]]:
+        """Other arms of ddp that are faster than `against` by more than the noise: label -> which times."""
+        lines = [line for line in self.lines if line.arm.runs[0].strategy == "ddp"]
+        works = {
+            line.arm.label: [work for work, ratio, floor in self.with_floors(line) if ratio.low > 1 + floor]
+            for line in lines
+        }
+        return {label: names for label, names in works.items() if names}
+
+    def with_floors(self, line: ArmSpeedup) -> Iterator[tuple[str, Ratio, float]]:
+        """(time, ratio, noise floor) of the headlines that have both."""
+        floors = (self.fixed_floor.floor, self.target_floor.floor)
+        for work, ratio, floor in zip(WORK, ratios(line), floors, strict=True):
+            if ratio is not None and floor is not None:
+                yield work, ratio, floor
+
     def over(self, comparator: Arm) -> "Speedups | None":
         """The same with ratios over another arm; None where `speedups_of` would give None."""
         if comparator is self.baseline:
@@ -121,17 +155,11 @@ class Speedups:
         return replace(self, against=comparator, lines=lines, ledgers=_ledgers(comparator, others))
 
 
-def all_speedups(comparisons: Iterable[Comparison], references: Sequence[Reference] = ()) -> list[Speedups]:
-    """One for each comparison, as configured, of a baseline and another arm of at least three runs each.
-
-    `references`: stored samples to target (`convergence_points.load`).
-    """
-    made = (speedups_of(comparison, references) for comparison in comparisons if not comparison.assumption)
-    return [speedups for speedups in made if speedups is not None]
-
-
 def speedups_of(comparison: Comparison, references: Sequence[Reference] = ()) -> Speedups | None:
-    """None without a baseline, without an arm to compare with it, or with fewer than three runs of both."""
+    """Without checks, see `study_checks.all_speedups`; `references`: stored samples to target.
+
+    None without a baseline, without an arm to compare with it, or with fewer than three runs of both.
+    """
     baseline = baseline_of(comparison)
     if baseline is None:
         return None
@@ -157,21 +185,6 @@ def speedups_of(comparison: Comparison, references: Sequence[Reference] = ()) ->
         fixed_floor = _floor(clock, fixed_work(*twice), ALL_WORK.missing(*twice))
         target_floor = _floor(clock, to_target(*twice, budget), no_time)
         fresh_quality = final_quality(*twice)
-    floors = (fixed_floor.floor, target_floor.floor)
-    faster = [
-        (line.arm, work)
-        for line in lines
-        if line.arm.runs[0].strategy == "ddp"
-        for work, ratio, floor in _with_floor(line, floors)
-        if ratio.low > 1 + floor
-    ]
-    different = [
-        f"the placebo differs from the baseline in {work}: {ratio.low:.3f} to {ratio.high:.3f}"
-        for work, ratio, floor in (_with_floor(placebo, floors) if placebo else ())
-        if placebo_differs(ratio.low, ratio.high, floor)
-    ]
-    guard = check_convergence(comparison, baseline, references)
-    untimed = {reason for run in comparison.runs if run.counted for reason in run.timing_reasons}
     return Speedups(
         comparison=comparison,
         baseline=baseline,
@@ -183,14 +196,7 @@ def speedups_of(comparison: Comparison, references: Sequence[Reference] = ()) ->
         fresh_points=fresh_quality.difference if fresh_quality else None,
         bound=bound_of(baseline),
         budget_s=budget,
-        forbidden=(
-            *filter(None, [guard.weak]),
-            *different,
-            *(f"times of some runs are not valid: {reason}" for reason in sorted(untimed)),
-        ),
-        faster=tuple(arm for arm in others if arm in (one for one, _ in faster)),
-        wrong=tuple(f"wrong baseline: {arm.label} is faster in {work}" for arm, work in faster),
-        guard=guard,
+        convergence=check_convergence(comparison, baseline, references),
         ledgers=_ledgers(baseline, comparison.arms),
     )
 
@@ -229,10 +235,3 @@ def _floor(clock: NoiseFloor, again: Ratio | None, why: Sequence[str]) -> NoiseF
     """`again`: the baseline over the one with fresh seeds. `why`: what may forbid a ratio of them."""
     fresh = fresh_floor(again)
     return replace(clock, fresh=fresh, unknown="" if fresh is not None else "; ".join(why))
-
-
-def _with_floor(line: ArmSpeedup, floors: Sequence[float | None]) -> Iterator[tuple[str, Ratio, float]]:
-    """(time, ratio, noise floor) of the headlines that have both."""
-    for work, ratio, floor in zip(WORK, ratios(line), floors, strict=True):
-        if ratio is not None and floor is not None:
-            yield work, ratio, floor

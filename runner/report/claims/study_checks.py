@@ -1,10 +1,12 @@
-"""Checks of a study: whether its records, arms, plan and baseline allow its ratios to be read.
+"""Checks of a study: whether its records, arms, plan, baseline and times allow its ratios to be read.
 
-Source: docs/method.md, "Plan and records" and "Validity and guard".
+What forbids a verdict is said here, and nowhere else but for what concerns one claim alone (`judge`). Source:
+docs/method.md, "Plan and records" and "Validity and guard".
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,43 +16,61 @@ from ..data.arms import Arm, Comparison
 from ..data.examination import ROUNDING
 from ..data.load import Run, value_at
 from ..statistics.model_error import ALL, ModelError
+from ..statistics.noise_floor import placebo_differs
 from ..target import study_of
 from .arm_speedup import TO_TARGET, WORK, ArmSpeedup, error_of_model, ratios, smallest_gain
-from .fairness import ALONE, by_design, forbidding, in_words, spread
+from .convergence_points import Reference, learnt_nothing
+from .fairness import by_design, forbidding, in_words, spread
 from .recorded import paced
-from .speedups import Check, Level, Speedups
+from .speedups import Check, Forbidden, Level, Speedups, speedups_of
 
 CLOCKS_S = 60.0  # hosts' clocks may differ by this
 NO_PLAN = "no plan was written before the runs"
 MEASURED = 0.1  # by which compute times of equal work may differ between runs on real machines
+CORES = "only efficiency comparable"  # of an arm that differs in what an efficiency may differ in
+
+
+def all_speedups(comparisons: Iterable[Comparison], references: Sequence[Reference] = ()) -> list[Speedups]:
+    """One for each comparison, as configured, of a baseline and another arm of at least three runs each.
+
+    With all checks. `references`: stored samples to target (`convergence_points.load`).
+    """
+    made = (speedups_of(comparison, references) for comparison in comparisons if not comparison.assumption)
+    return [replace(study, checks=tuple(check(study) for check in CHECKS)) for study in made if study]
+
+
+def _check(
+    name: str, level: Level, sentence: str, forbids: Sequence[Forbidden], details: Iterable[str] = ()
+) -> Check:
+    """Red where something is forbidden, with the first reason as its sentence, the others as details."""
+    if forbids:
+        more = f" ({len(forbids) - 1} more below)" if len(forbids) > 1 else ""
+        level, sentence = "red", forbids[0].sentence + more
+        details = [*(each.sentence for each in forbids[1:]), *details]
+    return Check(name=name, level=level, sentence=sentence, details=tuple(details), forbids=tuple(forbids))
 
 
 def records_intact(study: Speedups) -> Check:
-    """Red where a run's records contradict each other, or an arm is faster than its bound; its arm is grey.
+    """Red where a run's records contradict each other, or an arm is faster than its bound.
 
     Runs that only lost a line are amber: damage is no contradiction.
     """
-    runs, forbids, details = study.comparison.runs, dict[str, str](), list[str]()
+    runs, forbids, details = study.comparison.runs, list[Forbidden](), list[str]()
     for arm in study.comparison.arms:
         if distrusted := [run for run in arm.runs if run.distrusted]:
-            forbids[arm.label] = f"{len(distrusted)} of {len(arm.runs)} distrusted"
+            count = f"{len(distrusted)} of {len(arm.runs)}"
+            sentence = f"{arm.label}: the records of {count} runs contradict each other"
+            forbids.append(Forbidden(arm.label, f"{count} distrusted", sentence))
             details += [f"{arm.label}, {run.run_id}: {'; '.join(run.distrusted)}" for run in distrusted]
     for line in study.lines:
         if sentence := _impossible(study, line):
-            forbids.setdefault(line.arm.label, "faster than possible")
-            details.append(sentence)
+            forbids.append(Forbidden(line.arm.label, "faster than possible", sentence))
     details += [run.found_again for run in runs if run.copies]
-    bad, damaged = (sum(bool(getattr(run, name)) for run in runs) for name in ("distrusted", "damage"))
-    level: Level = "red" if forbids else "amber" if damaged else "green"
-    sentence = "the records of every run agree with each other"
-    if bad:
-        sentence = f"{bad} of {len(runs)} runs have records that contradict each other"
-    elif forbids:
-        sentence = f"faster than any arm can be: {', '.join(forbids)}"
-    elif damaged:
+    if damaged := sum(bool(run.damage) for run in runs):
         sentence = f"{damaged} of {len(runs)} runs have damaged records"
-    return Check(
-        name="records intact", level=level, sentence=sentence, details=tuple(details), forbids=forbids
+        return _check("records intact", "amber", sentence, forbids, details)
+    return _check(
+        "records intact", "green", "the records of every run agree with each other", forbids, details
     )
 
 
@@ -81,27 +101,21 @@ def fair(study: Speedups) -> Check:
 
     Amber where the baseline's own runs differ in machine or code. Second baselines are arms too.
     """
-    baseline, forbids, found = study.baseline.label, dict[str, str](), dict[str, str]()
-    unequal = {label: len(forbidding(table)) for label, table in study.ledgers.items()}
-    for label, count in unequal.items():
-        if count:
-            table = study.ledgers[label]
-            more = forbidding(by_design(table, "efficiency"))
-            forbids[label] = in_words(table, most=0) if more else ALONE
-            found[label] = f"{label} differs from {baseline} in {in_words(table, count)}"
+    baseline, forbids, details = study.baseline.label, list[Forbidden](), list[str]()
+    for label, table in study.ledgers.items():
+        beyond_cores = {row.key for row in forbidding(by_design(table, "efficiency"))}
+        unequal = sorted(forbidding(table), key=lambda row: row.key not in beyond_cores)
+        if unequal:
+            reason = words.count(len(unequal), "unequal thing") if beyond_cores else CORES
+            sentence = f"{label} differs from {baseline} in {in_words(unequal)}"
+            spares = "none" if beyond_cores else "efficiency"
+            forbids.append(Forbidden(label, reason, sentence, spares=spares))
+            details.append(f"{label}: {'; '.join(row.sentence for row in unequal)}")
     mixed = [f"the runs of {baseline} differ: {what}" for what in spread(study.baseline.runs)]
-    sentence = mixed[0] if mixed else f"no arm differs from {baseline} in more than its strategy"
-    if found:
-        worst = max(found, key=lambda label: unequal[label])
-        arms = f"{len(found)} of {len(study.comparison.arms)} arms may not be compared"
-        sentence = f"{arms}; {worst}: {in_words(study.ledgers[worst], most=1)}"
-    return Check(
-        name="fair",
-        level="red" if forbids else "amber" if mixed else "green",
-        sentence=sentence,
-        details=(*found.values(), *mixed),
-        forbids=forbids,
-    )
+    if mixed:
+        return _check("fair", "amber", mixed[0], forbids, [*details, *mixed])
+    sentence = f"no arm differs from {baseline} in more than its strategy"
+    return _check("fair", "green", sentence, forbids, details)
 
 
 def plan_complete(study: Speedups) -> Check:
@@ -120,9 +134,7 @@ def plan_complete(study: Speedups) -> Check:
     ]
     if not found:
         count = words.count(len(study.comparison.runs), "run")
-        return Check(
-            name="plan complete", level="green", sentence=f"{count}, as planned before the first began"
-        )
+        return _check("plan complete", "green", f"{count}, as planned before the first began", ())
     sentence = "; ".join(sentence for sentence, _ in found)
     details = tuple(f"{sentence}: {', '.join(names)}" for sentence, names in found)
     return Check(name="plan complete", level="red", sentence=sentence, details=details, exploratory=sentence)
@@ -212,33 +224,48 @@ def _added_after_results(
 
 
 def baseline_strong(study: Speedups) -> Check:
-    """Red for a baseline that learnt nothing, is weak or is not the better one; amber where none is known."""
-    guard, baseline, name = study.guard, study.baseline, "baseline strong"
-    untrained = "learnt nothing" if baseline.runs[0].target is None else "missed its target"
-    red = (
-        (guard.untrained, f"baseline {untrained}"),
-        (guard.weak, "weak baseline"),
-        (next(iter(study.wrong), ""), "wrong baseline"),
-    )
-    for sentence, reason in red:
-        if sentence:
-            return Check(name=name, level="red", sentence=sentence, forbids={baseline.label: reason})
-    if not guard.known:
-        return Check(name=name, level="amber", sentence="nothing is stored for this workload")
-    stored = [f"{len(each.samples)} stored runs of {each.name} ({each.date})" for each in guard.known]
-    compared = f"samples to target were compared with {words.listed(stored)}"
-    if wrong := [*TO_TARGET.missing(baseline), *guard.flagged.values()]:
-        return Check(name=name, level="amber", sentence="; ".join(wrong), details=(compared,))
-    return Check(name=name, level="green", sentence=compared)
+    """Red for a baseline that learnt nothing, is weak or is not the better one, and for too few samples.
+
+    Amber where the baseline sometimes missed its target, or nothing is stored for the workload.
+    """
+    stored, baseline, forbids = study.convergence, study.baseline.label, list[Forbidden]()
+    if sentence := learnt_nothing(study.baseline):
+        # How many samples a second a machine does has nothing to do with what is learnt.
+        forbids.append(Forbidden(baseline, "baseline learnt nothing", sentence, spares="efficiency"))
+    if stored.weak:
+        forbids.append(Forbidden(baseline, "weak baseline", stored.weak))
+    for label, works in study.faster.items():
+        sentence = f"wrong baseline: {label} is faster in {words.listed(works)}"
+        forbids.append(Forbidden(baseline, "wrong baseline", sentence, spares="named comparators"))
+    for label, sentence in stored.flagged.items():
+        spares = "other comparators" if label == baseline else "none"
+        forbids.append(Forbidden(label, "fewer samples than stored", sentence, spares=spares))
+    if not stored.known:
+        return _check("baseline strong", "amber", "nothing is stored for this workload", forbids)
+    runs = [f"{len(each.samples)} stored runs of {each.name} ({each.date})" for each in stored.known]
+    compared = f"samples to target were compared with {words.listed(runs)}"
+    if missed := TO_TARGET.missing(study.baseline):
+        return _check("baseline strong", "amber", missed[0], forbids, [compared])
+    return _check("baseline strong", "green", compared, forbids)
 
 
 def noise(study: Speedups) -> Check:
     """What two runs of the baseline differ by, and the smallest gain that this study can show.
 
-    Amber where a noise floor is missing, or where runs with the same seeds differ by more than chance.
+    Red where the placebo differs from the baseline. Amber where a noise floor is missing, or where runs with
+    the same seeds differ by more than chance.
     """
+    forbids = [
+        Forbidden(
+            study.baseline.label,
+            "placebo differs",
+            f"the placebo differs from the baseline in {work}: {ratio.low:.3f} to {ratio.high:.3f}",
+        )
+        for work, ratio, floor in (study.with_floors(study.placebo) if study.placebo else ())
+        if placebo_differs(ratio.low, ratio.high, floor)
+    ]
     floors = (study.fixed_floor, study.target_floor)[: 1 if study.budget_s is None else 2]
-    wrong, least, details = list[str](), list[str](), list[str]()
+    wrong, least, known = list[str](), list[str](), list[str]()
     for place, (work, floor) in enumerate(zip(WORK, floors, strict=False)):
         if floor.floor is None:
             missing = f"no second baseline with {' or '.join(floor.missing)}"
@@ -246,39 +273,38 @@ def noise(study: Speedups) -> Check:
             continue
         if floor.biased:
             wrong.append(f"{work}: two runs with the same seeds differ by more than chance")
-        details.append(f"Noise floor of the {work}: {100 * floor.floor:.2g} %.")
-        found = [(line.arm.label, ratio) for line in study.lines if (ratio := ratios(line)[place])]
-        gains = {label: smallest_gain(ratio, floor.floor) for label, ratio in found}
-        details += [
-            f"{name}: a gain below {gain:.2f} in the {work} would not show." for name, gain in gains.items()
-        ]
-        least += [f"{min(gains.values()):.2f}\N{MULTIPLICATION SIGN} in the {work}"] if gains else []
-    shown = [f"a gain below {' or '.join(least)} would not show"] if least else details[:1]
-    return Check(
-        name="noise",
-        level="amber" if wrong else "green",
-        sentence="; ".join([*dict.fromkeys(wrong), *shown]),
-        details=tuple(details),
-    )
+        known.append(f"Noise floor of the {work}: {100 * floor.floor:.2g} %.")
+        found = [ratio for line in study.lines if (ratio := ratios(line)[place])]
+        gains = [smallest_gain(ratio, floor.floor) for ratio in found]
+        least += [f"{min(gains):.2f}\N{MULTIPLICATION SIGN} in the {work}"] if gains else []
+    shown = [f"a gain below {' or '.join(least)} would not show"] if least else known[:1]
+    sentence = "; ".join([*dict.fromkeys(wrong), *shown])
+    return _check("noise", "amber" if wrong else "green", sentence, forbids, known)
 
 
-def modelled_time(study: Speedups) -> Check:
-    """Amber in virtual time: how far it is off, and what of that each arm's interval holds."""
+def valid_times(study: Speedups) -> Check:
+    """Red where times of runs are not valid; amber in virtual time: how far it is off.
+
+    Details: what of the model error each arm's interval holds.
+    """
+    counted = [run for run in study.comparison.runs if run.counted]
+    reasons = sorted({reason for run in counted for reason in run.timing_reasons})
+    forbids = [
+        Forbidden(study.baseline.label, "times not valid", f"times of some runs are not valid: {reason}")
+        for reason in reasons
+    ]
     errors = {
         line.arm.label: error for line in study.lines if (error := error_of_model(study.against, line.arm))
     }
     if not errors:
-        return Check(name="model error", level="green", sentence="times were measured, not simulated")
+        return _check("times", "green", "times were measured, not simulated", forbids)
     typical, p95 = (_percent(max(getattr(e, size) for e in errors.values())) for size in ("typical", "p95"))
-    return Check(
-        name="model error",
-        level="amber",
-        sentence=(
-            "times are simulated, and every interval holds the model error: "
-            f"half of all errors are below {typical}, 95 % below {p95}"
-        ),
-        details=tuple(f"{label}: {_used(error)}" for label, error in errors.items()),
+    sentence = (
+        "times are simulated, and every interval holds the model error: "
+        f"half of all errors are below {typical}, 95 % below {p95}"
     )
+    details = [f"{label}: {_used(error)}" for label, error in errors.items()]
+    return _check("times", "amber", sentence, forbids, details)
 
 
 def _used(error: ModelError) -> str:
@@ -300,6 +326,6 @@ CHECKS: tuple[Callable[[Speedups], Check], ...] = (
     plan_complete,
     baseline_strong,
     noise,
-    modelled_time,
+    valid_times,
 )
 """In the order of the strip on page one."""

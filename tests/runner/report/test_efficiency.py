@@ -22,8 +22,8 @@ from daso_bench.runner.report.claims.core_efficiency import (
 )
 from daso_bench.runner.report.claims.judge import JudgedClaim, judge
 from daso_bench.runner.report.claims.paper_claims import Claim
-from daso_bench.runner.report.claims.speedups import Speedups, speedups_of
-from daso_bench.runner.report.claims.study_checks import baseline_strong
+from daso_bench.runner.report.claims.speedups import Speedups
+from daso_bench.runner.report.claims.study_checks import all_speedups
 from daso_bench.runner.report.data.arms import Comparison
 from daso_bench.runner.report.data.means import TIME_SHARES
 from daso_bench.runner.report.sections.efficiency import EfficiencySection
@@ -104,19 +104,19 @@ NOT_EQUAL = "one core is no core of native's: not equal: "
     ("name", "changes", "why"),
     [
         ("native", None, "no baseline (study.baseline)"),
-        ("one core", None, "no run of one core (study.role=one_core)"),
-        ("native", {"spread": (1.0,)}, "native: fewer than 2 complete runs"),
-        ("one core", {"spread": (1.0,)}, "one core: fewer than 2 complete runs"),
+        ("one core", None, "0 arms of one core (study.role=one_core), must be 1"),
+        ("native", {"spread": (1.0,)}, "native: fewer than 3 complete runs"),
+        ("one core", {"spread": (1.0,)}, "one core: fewer than 3 complete runs"),
         ("native", {"edit": without_cores}, "native: its cores are not recorded, or not the same in all"),
-        ("one core", {"batch": 1}, f"{NOT_EQUAL}batch of a core (64 / 4; 1)"),
-        ("one core", {"batch": 17}, f"{NOT_EQUAL}batch of a core (64 / 4; 17)"),
-        ("one core", {"more": {"train": {"global_batch_size": 16, "precision": "bf16"}}}, "precision ("),
-        ("one core", {"edit": with_rank("host", "b")}, "nodes (a; b)"),
-        ("one core", {"edit": with_rank("device_model", "slow")}, "(fast; slow)"),
+        ("one core", {"batch": 1}, f"{NOT_EQUAL}batch of a core: 1 instead of 64 / 4"),
+        ("one core", {"batch": 17}, f"{NOT_EQUAL}batch of a core: 17 instead of 64 / 4"),
+        ("one core", {"more": {"train": {"global_batch_size": 16, "precision": "bf16"}}}, "precision: bf16"),
+        ("one core", {"edit": with_rank("host", "b")}, "other nodes: b"),
+        ("one core", {"edit": with_rank("device_model", "slow")}, "slow instead of fast"),
         (
             "other core",
             {"rate": 300.0, "more": {"train": {"global_batch_size": 16, "epochs": 3}}},
-            "several arms",
+            "2 arms of one core",
         ),
     ],
 )
@@ -139,8 +139,8 @@ def test_why_there_is_no_matrix(
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"spread": (1.0,)}, "fewer than 2 complete runs"),
-        ({"cores": (0, 1)}, "2 cores, the others 4"),
+        ({"spread": (1.0,)}, "fewer than 3 complete runs"),
+        ({"cores": (0, 1)}, "2 cores, the baseline 4"),
         ({"edit": without_cores}, "its cores are not recorded, or not the same in all runs"),
     ],
 )
@@ -222,7 +222,8 @@ def times_as_efficient(value: float) -> Claim:
 
 
 def answered(comparison: Comparison) -> Speedups:
-    return there(speedups_of(comparison))
+    (found,) = all_speedups([comparison])
+    return found
 
 
 def verdicts(given: Speedups, claim: Claim) -> list[JudgedClaim]:
@@ -259,11 +260,11 @@ def test_without_the_core_alone_a_claim_is_held_against_the_number_of_cores(
     if not missing:
         arms["one core"] = replace(arms["one core"], spread=(1.0,))
     given = answered(made(make_run, tmp_path, arms))
-    why = "no run of one core (study.role=one_core)" if missing else "one core: fewer than 2 complete runs"
+    why = "0 arms of one core (study.role=one_core)" if missing else "one core: fewer than 3 complete runs"
     for value, word in ((20.0, "not testable here"), (3.0, "reproduced")):
         (judged,) = verdicts(given, times_as_efficient(value))
         assert judged.verdict.word == word, judged.verdict.reasons
-        assert f"headroom not known: {why}" in judged.verdict.reasons
+        assert any(reason.startswith(f"headroom not known: {why}") for reason in judged.verdict.reasons)
         assert not any("communication" in reason for reason in judged.verdict.reasons)
         bound = there(judged.conditions).bound
         assert (bound.value, bound.limit) == (4, None)
@@ -290,9 +291,7 @@ def test_a_faster_flat_ddp_takes_no_verdict_from_a_claim_that_names_native(make_
     arms = dict(STEADY)
     arms["ddp flat"] = replace(arms["native"], rate=240.0, ranks=4, threads=1, edit=faster)
     given = answered(made(make_run, tmp_path, arms))
-    assert [arm.label for arm in given.faster] == ["ddp flat"]
-    assert given.wrong[0].startswith("wrong baseline: ddp flat is faster")
-    given = replace(given, checks=(baseline_strong(given),))
+    assert list(given.faster) == ["ddp flat"]
     judged = {one.comparator: one for one in verdicts(given, times_as_efficient(3))}
     assert judged["native"].verdict.word == "reproduced", judged["native"].verdict.reasons
     assert judged["ddp flat"].measured.startswith("1.5")

@@ -25,7 +25,8 @@ from daso_bench.runner.machine import environment
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.report.claims import paper_claims
 from daso_bench.runner.report.claims.judge import JudgedClaim, judge
-from daso_bench.runner.report.claims.speedups import Speedups, all_speedups
+from daso_bench.runner.report.claims.speedups import Speedups
+from daso_bench.runner.report.claims.study_checks import all_speedups
 from daso_bench.runner.report.data.arms import compare
 from daso_bench.runner.report.data.load import find_runs, load_run
 from daso_bench.runner.studies.plan import plan_of

@@ -13,7 +13,7 @@ from daso_bench.runner.records.json_lines import write_json
 from daso_bench.runner.records.study_plan import TRIAL
 from daso_bench.runner.report.build import report
 from daso_bench.runner.report.claims.fairness import FairnessRow, fairness, forbidding
-from daso_bench.runner.report.claims.speedups import all_speedups
+from daso_bench.runner.report.claims.study_checks import all_speedups
 from daso_bench.runner.report.data.arms import row_of
 from daso_bench.runner.report.data.load import find_runs
 from daso_bench.runner.report.sections.tuned import TunedSection, regret_words

@@ -41,7 +41,7 @@ from daso_bench.runner.studies.prepare_data import Preparation
 from daso_bench.runner.training import checkpoint
 from daso_bench.strategies.errors import ConfigError
 
-EXPECTED_AMBER = ("noise", "model error")  # of the honest study in virtual time
+EXPECTED_AMBER = ("noise", "times")  # of the honest study in virtual time
 Fixture = Callable[[str], StudyFolder]
 
 
@@ -162,7 +162,10 @@ def _draw(folder: Path, level: int) -> None:
 def words_of(results: Results) -> str:
     """What the checks that are not green say, line by line; and why runs count in nothing."""
     checks = [check for study in results.speedups for check in study.checks if check.level != "green"]
-    lines = [(check.sentence, *check.details, *check.forbids.values(), check.exploratory) for check in checks]
+    lines = [
+        (check.sentence, *check.details, *(each.sentence for each in check.forbids), check.exploratory)
+        for check in checks
+    ]
     lines += [run.distrusted for run in results.runs]  # where no run counts, there is no check
     return "\n".join(line for each in lines for line in each if line)
 

@@ -61,31 +61,27 @@ def test_of_equal_devices_it_is_what_communication_costs(make_run: Make, tmp_pat
     assert found.of == COMMUNICATION
 
 
-def test_of_unequal_devices_it_is_that_of_perfect_balance(make_run: Make, tmp_path: Path):
-    """Speeds 1, 1, 1/2, 1/4: their mean over the slowest."""
+@pytest.mark.parametrize(
+    ("waiting", "exposed_s", "told", "bound"),
+    [
+        (PACED, 0, None, 0.6875 / 0.25),  # speeds 1, 1, 1/2, 1/4: their mean over the slowest
+        (PACED, 1, None, 2.75 * 5 / 4),  # of 5 s each rank is 1 s in transfers
+        # Shares as the speeds: all are busy all the time, and there is nothing to be gained.
+        ([0.0] * 4, 0, {"batches": [16, 16, 8, 4]}, 1.0),
+    ],
+)
+def test_of_unequal_devices_it_is_that_of_perfect_balance_without_transfers(
+    make_run: Make, tmp_path: Path, waiting: list[float], exposed_s: float, told: Any, bound: float
+):
     for seed in range(3):
-        recorded(make_run(tmp_path, seed=seed), PACED)
-    found = of(tmp_path)
-    assert found.value == found.limit == pytest.approx(0.6875 / 0.25)
-    assert found.of == BALANCE
-
-
-def test_exposed_transfers_are_taken_out_of_it_too(make_run: Make, tmp_path: Path):
-    """Of 5 s each rank is 1 s in transfers."""
-    for seed in range(2):
-        path = recorded(make_run(tmp_path, seed=seed), PACED)
+        path = recorded(make_run(tmp_path, seed=seed), waiting, told=told)
         for file in (path / "ranks").glob("*.jsonl"):
             row = json.loads(file.read_text())
-            row |= {"train_s": 5.0, "parts_s": row["parts_s"] | {"exposed": 1.0}}
+            row |= {"train_s": 4.0 + exposed_s, "parts_s": row["parts_s"] | {"exposed": exposed_s}}
             file.write_text(json.dumps(row))
-    assert of(tmp_path).value == pytest.approx(2.75 * 5 / 4)
-
-
-def test_a_baseline_that_divides_its_work_leaves_less_to_be_gained(make_run: Make, tmp_path: Path):
-    """Shares as the speeds: all are busy all the time, and there is nothing to be gained."""
-    for seed in range(2):
-        recorded(make_run(tmp_path, seed=seed), [0.0] * 4, told={"batches": [16, 16, 8, 4]})
-    assert of(tmp_path).value == pytest.approx(1.0)
+    found = of(tmp_path)
+    assert (found.value, found.limit) == (pytest.approx(bound), pytest.approx(bound))
+    assert found.of == BALANCE
 
 
 @pytest.mark.parametrize(

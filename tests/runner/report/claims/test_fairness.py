@@ -370,7 +370,7 @@ def test_an_unfair_comparison_is_flagged_by_what_is_unfair(name: str) -> None:
 
 def test_what_is_the_strategys_own_is_shown_and_forbids_nothing() -> None:
     table = fairness(*FAIR["lasgd draws by itself and overshoots"])
-    own = {row.key for row in table if row.equal is False}
+    own = keys([row for row in table if row.equal is False])
     assert own == {"strategy", "data.order", "data.samples", "evaluation.mode", "evaluation.count"}
     row = row_of(table, "data.samples")
     assert (row.baseline, row.arm, row.own, row.forbids) == ("13788", "13900", True, False)
@@ -380,9 +380,8 @@ def test_what_nobody_has_recorded_is_shown_and_not_taken_for_equal() -> None:
     table = fairness(*FAIR["no digest on either side"])
     row = row_of(table, "model.initial")
     assert (row.baseline, row.arm, row.equal, row.forbids) == (NOT_RECORDED, NOT_RECORDED, None, False)
-    assert {"model.initial", "data.order", "tuning", "arithmetic.flags", "hardware.models"} == keys(
-        [row for row in table if row.equal is None]
-    )
+    unknown = keys([row for row in table if row.equal is None])
+    assert unknown == {"model.initial", "data.order", "tuning", "arithmetic.flags", "hardware.models"}
     assert row_of(fairness(*FAIR["data in memory"]), "data.cached").baseline == NOT_RECORDED
 
 
@@ -404,24 +403,25 @@ def test_keys_that_agree_are_one_line_and_each_that_differs_has_its_own() -> Non
 
 
 @pytest.mark.parametrize(
-    ("order", "places", "wrong"),
+    ("order", "places", "first"),
     [
         ("AbbAAb", ("1, 4, 5", "2, 3, 6"), ""),  # each first in turn
         ("AbAbAb", ("1, 3, 5", "2, 4, 6"), ""),
         ("AbAbbAAb", ("1, 3, 6, 7", "2, 4, 5, 8"), ""),
-        ("AAAbbb", ("1, 2, 3", "4, 5, 6"), "all of the baseline's runs came first"),
-        ("bbAA", ("3, 4", "1, 2"), "all of the arm's runs came first"),
-        ("AAAAbAbbbb", ("1, 2, 3, 4, 6", "5, 7, 8, 9, 10"), "nearly all of the baseline's runs came first"),
+        ("AAAbbb", ("1, 2, 3", "4, 5, 6"), "the baseline's"),
+        ("bbAA", ("3, 4", "1, 2"), "the arm's"),
+        ("AAAAbAbbbb", ("1, 2, 3, 4, 6", "5, 7, 8, 9, 10"), "the baseline's"),
     ],
 )
 def test_the_order_of_runs_is_shown_by_places_in_time(
-    order: str, places: tuple[str, str], wrong: str
+    order: str, places: tuple[str, str], first: str
 ) -> None:
     table = fairness(*started(order))
     row = row_of(table, "execution.order")
     assert (row.baseline, row.arm, row.equal) == (*places, True)
-    assert row.wrong == (f"{wrong}: interleave them (one sweep does)" if wrong else "")
-    assert keys(forbidding(table)) == ({"execution.order"} if wrong else set())
+    said = f"in more than 9 of 10 pairs {first} run came first: interleave them (one sweep does)"
+    assert row.wrong == (said if first else "")
+    assert keys(forbidding(table)) == ({"execution.order"} if first else set())
 
 
 def test_an_order_that_is_not_recorded_is_not_known() -> None:
@@ -522,26 +522,12 @@ def test_a_second_baseline_with_fresh_seeds_is_compared_repetition_by_repetition
     assert row_of(fairness(baseline, second), "code.commit").forbids
 
 
-def test_an_evaluation_without_its_mode_is_not_recorded() -> None:
-    baseline, arm = arms()
-    for run in (*baseline, *arm):
-        del run.evaluations[3]["mode"]
-    row = row_of(fairness(baseline, arm), "evaluation.mode")
-    assert (row.baseline, row.equal) == (NOT_RECORDED, None)
-
-
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
         ({"config__optimizer__lr": 0.1}, "other optimizer.lr: 0.1 instead of 0.05"),
         (
-            {
-                "environment__packages": {
-                    "torch": "2.9.0",
-                    "numpy": "2.1",
-                    "a": "a very long version, as there are",
-                }
-            },
+            {"environment__packages": {"torch": "2.9.0", "a": "a very long version, as there are some"}},
             "other packages: torch: 2.9.0, a: a very long version, as there … instead of torch: 2.14.1",
         ),
         ({"environment__commit": None, "environment__dirty": None}, "commit: recorded on one side alone"),
@@ -559,15 +545,10 @@ def test_what_is_unequal_is_a_sentence(change: Change, sentence: str) -> None:
 
 
 def test_of_many_unequal_things_the_number_and_the_two_worst_are_given() -> None:
-    change: Change = {
-        "config__optimizer__lr": 0.1,
-        "config__train__target": 0.8,
-        "environment__commit": "def",
-    }
+    change = {"config__optimizer__lr": 0.1, "config__train__target": 0.8, "environment__commit": "def"}
     found = fairness(*arms(own=change))
     worst = "other optimizer.lr: 0.1 instead of 0.05; other train.target: 0.8 instead of 0.9"
     assert in_words(found) == f"3 unequal things: {worst}; and 1 more"
-    assert in_words(found, most=0) == "3 unequal things"
     assert in_words(fairness(*arms())) == ""
 
 
@@ -608,6 +589,3 @@ def test_the_list_of_what_may_differ_is_what_our_strategies_declare() -> None:
     assert {key for keys in declared.values() for key in keys} == set(MAY_DIFFER)
     assert set(MAY_DIFFER) <= {"strategy", *recorded.QUANTITIES}
     assert all(MAY_DIFFER.values()), "each with its reason"
-    assert all("strategy" in keys for keys in declared.values())
-    assert [name for name, keys in declared.items() if "data.order" in keys] == ["lasgd"]
-    assert [name for name, keys in declared.items() if "data.local_batch" in keys] == ["heterogeneous"]

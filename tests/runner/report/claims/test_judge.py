@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sharing import there
@@ -10,8 +11,9 @@ from test_speedups import ARM, BASE, Make, answered, claim_of, comparisons_of, r
 from daso_bench.runner.report import build
 from daso_bench.runner.report.claims.claim_tables import fairness_rows
 from daso_bench.runner.report.claims.judge import NO_ARM, JudgedClaim, judge
-from daso_bench.runner.report.claims.paper_claims import StatedConditions, load
-from daso_bench.runner.report.claims.speedups import Check, all_speedups
+from daso_bench.runner.report.claims.paper_claims import Claim, StatedConditions, load
+from daso_bench.runner.report.claims.speedups import Check, Forbidden
+from daso_bench.runner.report.claims.study_checks import all_speedups
 from daso_bench.runner.report.results import show_verdicts
 
 FAST = tuple(value / 1.7 for value in BASE)
@@ -70,7 +72,7 @@ def test_an_unfair_comparison_gets_no_verdict_and_says_why(make_run: Make, tmp_p
     found = only(tmp_path)
     assert found.verdict.word == "no verdict"
     assert found.verdict.reasons[0] == (
-        "2 unequal things: other train.global_batch_size: 128 instead of 64; "
+        "daso differs from ddp in 2 unequal things: other train.global_batch_size: 128 instead of 64; "
         "other samples of each rank in a step: 32 x 4 instead of 16 x 4"
     )
     rows = fairness_rows([answered(tmp_path)], [found])
@@ -171,25 +173,47 @@ def test_the_command_prints_every_claim(make_run: Make, tmp_path: Path, capsys: 
     assert "noise (green): a gain below" in said
 
 
-def judged_with(root: Path, **check: object) -> JudgedClaim:
-    """The verdict on `daso_time` where a check of the study says `check`."""
+def judged_with(root: Path, claim: Claim | None = None, **check: Any) -> list[JudgedClaim]:
+    """The verdicts on a claim, `daso_time`, where a check of the study says `check`."""
     (found,) = all_speedups(comparisons_of(root))
-    said = Check(name="noise", level="amber", sentence="", **check)  # pyright: ignore[reportArgumentType]
-    (judged,) = judge([claim_of("daso_time")], [replace(found, checks=(said,))])
-    return judged
+    said = Check(name="noise", level="amber", sentence="", **check)
+    return judge([claim or claim_of("daso_time")], [replace(found, checks=(said,))])
 
 
 @pytest.mark.parametrize("label", ["daso", "ddp", "ddp fresh_seeds"])
 def test_whatever_a_check_forbids_gets_no_verdict_for_that_reason(make_run: Make, tmp_path: Path, label: str):
     study(make_run, tmp_path, arm=FAST, fresh=1.0, exposed=0.5)
-    found = judged_with(tmp_path, forbids={label: "files were copied"})
-    assert (found.verdict.word, found.verdict.reasons[0]) == ("no verdict", f"{label}: files were copied")
-    assert judged_with(tmp_path, forbids={"hsgd": "files were copied"}).verdict.word == "reproduced"
+    for forbidden_label, word in ((label, "no verdict"), ("hsgd", "reproduced")):
+        forbidden = Forbidden(forbidden_label, "copied", f"{forbidden_label}: files were copied")
+        (found,) = judged_with(tmp_path, forbids=(forbidden,))
+        assert found.verdict.word == word
+        assert (forbidden.sentence in found.verdict.reasons) is (word == "no verdict")
+
+
+@pytest.mark.parametrize(
+    ("spares", "changes", "judged"),
+    [
+        ("none", {}, []),
+        ("efficiency", {}, []),
+        ("efficiency", {"headline": "efficiency"}, ["sgp", "ddp"]),
+        ("other comparators", {}, ["sgp"]),
+        ("named comparators", {}, ["sgp"]),
+    ],
+)
+def test_claims_that_a_check_spares_get_their_verdict(
+    make_run: Make, tmp_path: Path, spares: Any, changes: dict[str, Any], judged: list[str]
+):
+    study(make_run, tmp_path, fresh=1.0)
+    runs_of(make_run, tmp_path, "sgp", (120,) * 5)
+    runs_of(make_run, tmp_path, "lasgd", (80,) * 5)
+    claim, forbidden = claim_of("lasgd_time_gossip", **changes), Forbidden("ddp", "a", "b", spares=spares)
+    verdicts = judged_with(tmp_path, claim, forbids=(forbidden,))
+    assert [one.comparator for one in verdicts if one.verdict.word != "no verdict"] == judged
 
 
 def test_verdicts_of_a_study_that_was_not_planned_are_exploratory(make_run: Make, tmp_path: Path):
     study(make_run, tmp_path, arm=FAST, fresh=1.0, exposed=0.5)
-    found = judged_with(tmp_path, exploratory="two seeds were added later")
+    (found,) = judged_with(tmp_path, exploratory="two seeds were added later")
     assert found.verdict.word == "reproduced"
     assert "exploratory" in found.verdict.remarks
     assert "exploratory: two seeds were added later" in found.verdict.reasons

@@ -1,7 +1,6 @@
 """Claims as data: the shipped ones are those of the sources; an error names file, key and value."""
 
 import re
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -80,18 +79,6 @@ def test_shipped_files_show_every_key_and_begin_with_what_they_are() -> None:
             assert len(claim.keys() & number) == 1
             assert claim["conditions"].keys() == paper_claims.StatedConditions.__dataclass_fields__.keys()
         assert tree["paper"].keys() == paper_claims.Paper.__dataclass_fields__.keys()
-
-
-def test_the_files_are_part_of_the_wheel() -> None:
-    project = tomllib.loads((groups.CONF.parent / "pyproject.toml").read_text(encoding="utf-8"))
-    packed = {
-        path
-        for pattern in project["tool"]["setuptools"]["package-data"]["daso_bench"]
-        for path in groups.CONF.parent.glob(pattern)
-    }
-    files = set((groups.CONF / paper_claims.FOLDER).glob("*.yaml"))
-    assert len(files) == 5
-    assert files <= packed
 
 
 def test_a_file_of_ones_own_is_read_and_what_it_leaves_out_is_not_known(tmp_path: Path) -> None:
