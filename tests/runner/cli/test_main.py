@@ -118,7 +118,6 @@ def test_a_reader_who_has_seen_enough_is_no_failure(tmp_path: Path) -> None:
         ),
         (["--nosuch"], "unrecognized arguments: --nosuch"),
         (["--config-dir", "nowhere"], "--config-dir=nowhere: no such folder"),
-        (["report", "--diff", ".", ".", "--config-dir", "."], "takes no --output and no --config-dir"),
         (["status", "nowhere"], "nowhere: no such folder"),
         (["resume", "."], "no run in it"),
         (["evaluate", "."], "is no run directory"),
