@@ -7,7 +7,7 @@ from typing import Any
 
 from ...records.target_crossing import best
 from .. import words
-from ..data.arms import Arm, Comparison, common_settings, shown, walk, who
+from ..data.arms import Arm, Comparison, shown, walk, who
 from ..data.load import LINKS, PARTS, Run
 from ..data.means import bytes_mean, final_mean, rate_mean, target_mean, train_mean
 from ..data.metric import Metric, target_words
@@ -72,10 +72,6 @@ one run. Times are T_train: evaluation, checkpoints and start-up left out.
 {% endfor %}
 </div></details>
 {% endif %}
-<details><summary>Settings</summary>
-{% call page.table("Settings of arms", block.settings, text=("Settings",)) %}
-What sets the arms apart; the commands have all settings.
-{% endcall %}</details>
 {{ page.commands(place, block.comparison.arms | map(attribute="runs") | list) }}
 </section>
 {% endfor %}
@@ -110,12 +106,10 @@ What sets the arms apart; the commands have all settings.
             for facts, ids in machines.items()
         ]
         copies = "Run directories found more than once; the furthest one counts"
-        continued = [resumed(run) for run in results.runs if run.resumed]
         return [
             ("trouble", "Runs that did not finish or cannot be trusted", [*map(trouble, results.trouble)]),
             ("copied", copies, [run.found_again for run in results.copied]),
             ("damage", "Damage found while reading", results.damage),
-            ("resumed", "Resumed runs; all numbers use the work that survived", continued),
             ("environment", "Environment", environment),
         ]
 
@@ -158,21 +152,14 @@ What sets the arms apart; the commands have all settings.
 
 def block_of(comparison: Comparison, title: str, prefix: str) -> dict[str, Any]:
     """A comparison as the page shows it. `prefix`: of the names of its figures."""
-    together, common = shown(comparison), common_settings(comparison.runs)
-    limit_s, own = budget_s(together), [common_settings(arm.runs) for arm in comparison.arms]
+    together = shown(comparison)
+    limit_s = budget_s(together)
     return {
         "comparison": comparison,
         "title": title,
         "figures": figures(together, prefix),
         "targets": [target_words(comparison.runs[0].metric, target) for target in comparison.targets],
         "lines": [arm_line(arm, limit_s) for arm in comparison.arms],
-        "settings": [
-            {
-                "Arm": arm.label,
-                "Settings": " ".join(f"{key}={value}" for key, value in keys.items() if key not in common),
-            }
-            for arm, keys in zip(comparison.arms, own, strict=True)
-        ],
         # What holds for all runs stands once above the table, not in every line.
         "mixed": len({bool(run.timing_reasons) for run in together.runs}) > 1,
     }
@@ -204,15 +191,6 @@ def trouble(run: Run) -> str:
     counts = "it counts as one that missed the target" if run.counted else "it counts for nothing"
     state = "invalid" if run.invalid else run.state
     return f"{run.run_id}: {state}, {counts}: {run.reason or 'no reason recorded'}"
-
-
-def resumed(run: Run) -> str:
-    """The attempts of a resumed run, and what was trained twice."""
-    attempts = words.count(len(run.status.get("attempts") or []), "attempt")
-    return (
-        f"{run.run_id}: {attempts}, {words.seconds(run.train_s)} of training survived of "
-        f"{words.seconds(run.spent_s)}, {words.seconds(run.calendar_s)} from first start to last end"
-    )
 
 
 def machine(environment: Mapping[str, Any]) -> str:
@@ -275,9 +253,6 @@ def run_row(run: Run) -> dict[str, Any]:
         "timing_reasons": "; ".join(run.timing_reasons),
         "labels": "; ".join(run.labels),
         "resumed": run.resumed,
-        "replaced_rows": run.replaced_rows,
-        "spent_train_s": run.spent_s if run.resumed else None,
-        "calendar_s": run.calendar_s,
         "damage": len(run.damage),
         "run_directory": run.place,
     }

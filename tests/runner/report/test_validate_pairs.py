@@ -80,7 +80,6 @@ def run(launcher: str, train_s: float, arm: str = "ddp", size: str = "base", **m
         evaluations=[],
         summary={"train_s": train_s, "steps": 30, "samples": 1920, "parts_s": parts, **validity},
         rank_rows=[],
-        replaced_rows=0,
         damage=[],
     )
 
