@@ -256,7 +256,7 @@ def duration(seconds: float) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes in powers of 1000 with their unit."""
+    """Bytes in powers of 1000 with their unit, as in reports."""
     return decimal(int(count))
 
 

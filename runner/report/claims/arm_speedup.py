@@ -22,9 +22,9 @@ from ..statistics.welch import (
     Times,
     exponential,
     holm,
-    paired,
     welch,
     with_model_error,
+    with_pairs,
 )
 from ..target import study_of, way
 
@@ -187,7 +187,7 @@ def to_target(base: Arm, arm: Arm, budget: float | None) -> Ratio | None:
 
 
 def _ratio(base: Arm, arm: Arm, times: Sequence[Times], *, modelled: bool = True) -> Ratio | None:
-    """Of `times`; of pairs where both arms have the same seeds, trajectories, and a time of every run.
+    """Of `times`, with pairs where both arms have the same seeds and all of them a time.
 
     In virtual time it has its model error, unless `times` are samples, which nothing models.
     """
@@ -197,9 +197,8 @@ def _ratio(base: Arm, arm: Arm, times: Sequence[Times], *, modelled: bool = True
     pairs = list(zip(base.counted, arm.counted, strict=False))
     seeds = [[run.seed for run in each.counted] for each in (base, arm)]
     same_seeds = seeds[0] == seeds[1] and len(set(map(str, seeds[0]))) == len(pairs)
-    whole = not ratio.side and {len(each.seconds) for each in times} == {len(pairs)}
-    if same_seeds and whole and _same_trajectory(pairs):
-        ratio = paired(*times, level=level_of(base))
+    if same_seeds and not ratio.side and {len(each.seconds) for each in times} == {len(pairs)}:
+        ratio = with_pairs(ratio, *times, same_trajectory=_same_trajectory(pairs))
     error = error_of_model(base, arm) if modelled else None
     return with_model_error(ratio, error) if error else ratio
 

@@ -19,7 +19,7 @@ def speedup_rows(studied: Iterable[Speedups]) -> list[dict[str, Any]]:
 
 def _row(speedups: Speedups, line: ArmSpeedup) -> dict[str, Any]:
     guard, target, bound, points = speedups.guard, line.to_target, speedups.bound, line.quality
-    better = guard.shifts.get(line.arm.label)
+    better, other = guard.shifts.get(line.arm.label), target.other if target else None
     return {
         **speedups.comparison.place,
         "baseline": speedups.baseline.label,
@@ -34,6 +34,8 @@ def _row(speedups: Speedups, line: ArmSpeedup) -> dict[str, Any]:
         "to_target_bound": target and target.side,
         "to_target_holm_p": line.holm[1],
         "interval_kind": target and ("paired" if target.same_trajectory else "Welch"),
+        "to_target_other_low": other and other.low,
+        "to_target_other_high": other and other.high,
         **_ratio("throughput", line.throughput),
         **_ratio("statistical_efficiency", line.statistical),
         "quality_points": points and points.difference,

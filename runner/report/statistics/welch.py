@@ -193,12 +193,14 @@ class Ratio:
 
     `estimate`: the difference of the logarithms. `side`: "≥" if runs of the baseline missed the target, so
     that the upper end is not known; "≤" if runs of the arm did. `same_trajectory`: runs of one seed differ in
-    their times alone, and `estimate` is of these pairs. `model_error`: of virtual time, part of `estimate`.
+    their times alone, so `estimate` is of pairs. `alternative`: the estimate of the other kind, None where
+    there are no pairs. `model_error`: of virtual time, part of both.
     """
 
     estimate: Estimate
     side: Side = ""
     same_trajectory: bool = False
+    alternative: Estimate | None = None
     model_error: ModelError | None = None
 
     @property
@@ -219,6 +221,11 @@ class Ratio:
     @property
     def high(self) -> float:
         return self.interval.high
+
+    @property
+    def other(self) -> Interval | None:
+        """Welch's interval where `interval` is of pairs, else that of pairs; None without pairs."""
+        return self.alternative.interval.exponential() if self.alternative else None
 
     @property
     def simulated(self) -> "Ratio":
@@ -257,13 +264,18 @@ def welch(base: Times, arm: Times, *, level: float = LEVEL) -> Ratio | None:
     return Ratio(estimate=of_base - of_arm, side="≥" if base.missed else "≤" if arm.missed else "")
 
 
-def paired(base: Times, arm: Times, *, level: float = LEVEL) -> Ratio:
-    """The ratio of arms on the same trajectory, with the paired t interval: run j of both has the same seed.
+def with_pairs(ratio: Ratio, base: Times, arm: Times, *, same_trajectory: bool) -> Ratio:
+    """`ratio`, a result of `welch`, with the interval of pairs: run j of both sides has the same seed.
 
-    Of ln T_base,j - ln T_arm,j; the evaluation grid cancels.
+    The mean of ln T_base,j - ln T_arm,j with the paired t interval. With the same trajectory it replaces
+    Welch's, and the evaluation grid cancels; else it is the alternative, of at least the grid variance of
+    both sides.
     """
+    least = 0.0 if same_trajectory else base.grid_variance + arm.grid_variance
     differences = [b - a for b, a in zip(base.logs, arm.logs, strict=True)]
-    return Ratio(estimate=mean_of(differences, level=level), same_trajectory=True)
+    pairs = mean_of(differences, least=least, level=ratio.estimate.level)
+    first, second = (pairs, ratio.estimate) if same_trajectory else (ratio.estimate, pairs)
+    return replace(ratio, estimate=first, alternative=second, same_trajectory=same_trajectory)
 
 
 def model_variance(error: ModelError, *, level: float) -> float:
@@ -273,11 +285,14 @@ def model_variance(error: ModelError, *, level: float) -> float:
 
 
 def with_model_error(ratio: Ratio, error: ModelError) -> Ratio:
-    """`ratio` of simulated times without the bias of `error`, its interval widened by one more error."""
-    made = ratio.estimate
-    fixed = (model_variance(error, level=made.level) * error.count, error.count)
-    estimate = replace(made, difference=made.difference - error.bias, fixed=(fixed,))
-    return replace(ratio, estimate=estimate, model_error=error)
+    """`ratio` of simulated times without the bias of `error`, its intervals widened by one more error."""
+    fixed = (model_variance(error, level=ratio.estimate.level) * error.count, error.count)
+
+    def widened(made: Estimate) -> Estimate:
+        return replace(made, difference=made.difference - error.bias, fixed=(fixed,))
+
+    other = widened(ratio.alternative) if ratio.alternative else None
+    return replace(ratio, estimate=widened(ratio.estimate), alternative=other, model_error=error)
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:

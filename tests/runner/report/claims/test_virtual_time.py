@@ -97,6 +97,8 @@ def test_an_arm_with_the_own_trajectory_of_the_baseline_is_compared_seed_by_seed
     ratio, width = there(line.to_target), 1.0 if world == "local" else math.exp(0.0887)
     assert ratio.same_trajectory
     assert ends(ratio) == pytest.approx((0.969 / width, 0.969 * width), abs=2e-3)
+    other = there(ratio.other)
+    assert other.low < ratio.low / 1.01 < 1.01 * ratio.high < other.high
     assert there(line.statistical).point == there(line.statistical).high == 1
 
 
@@ -111,12 +113,17 @@ def test_a_slow_run_on_the_baselines_own_trajectory_leaves_no_pairs(make_run: Ma
     assert there(line.to_target).estimate.counts == there(line.statistical).estimate.counts == (5, 4)
 
 
-def test_another_trajectory_is_compared_by_means(make_run: Make, tmp_path: Path):
+def test_another_trajectory_is_compared_by_means_and_pairs_stand_beside(make_run: Make, tmp_path: Path):
     virtual(make_run, tmp_path, like=False, arm=103.2)
     ratio = there(line_of(tmp_path).to_target)
     assert not ratio.same_trajectory
+    assert there(ratio.other).low < ratio.point < there(ratio.other).high
     (row,) = speedup_rows([answered(tmp_path)])
     assert row["interval_kind"] == "Welch"
+    assert (row["to_target_other_low"], row["to_target_other_high"]) == (
+        there(ratio.other).low,
+        there(ratio.other).high,
+    )
 
 
 # ------------------------------------------------------------------ the checks "noise" and "model error"

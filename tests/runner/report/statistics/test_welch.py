@@ -18,9 +18,9 @@ from daso_bench.runner.report.statistics.welch import (
     Times,
     holm,
     mean_of,
-    paired,
     regret,
     welch,
+    with_pairs,
 )
 from daso_bench.runner.studies.planned_power import detectable
 from daso_bench.strategies.errors import ConfigError
@@ -156,9 +156,13 @@ def test_what_a_finished_study_could_detect_is_what_it_was_planned_to(runs: int,
 
 
 def test_pairs_leave_out_what_both_runs_of_a_seed_share() -> None:
-    same = paired(Times((1.0, 2.0, 4.0), (0.2,) * 3), Times((0.8, 1.6, 3.2), (0.2,) * 3))
+    base, arm = Times((1.0, 2.0, 4.0), (0.2,) * 3), Times((0.8, 1.6, 3.2), (0.2,) * 3)
+    plain = there(welch(base, arm))
+    same = with_pairs(plain, base, arm, same_trajectory=True)
     assert (same.low, same.point, same.high) == pytest.approx((1.25, 1.25, 1.25))
-    assert same.same_trajectory
-    # Differences of ln 2 · (-1, 0, 1); t with 2 degrees of freedom.
-    apart = paired(Times((0.5, 1.0, 2.0)), Times((1.0, 1.0, 1.0)))
-    assert math.log(apart.high) == pytest.approx(4.3027 * math.log(2) / math.sqrt(3), rel=1e-4)
+    assert there(same.other) == plain.interval
+    other = with_pairs(plain, base, arm, same_trajectory=False)
+    assert other.interval == plain.interval
+    # Grid variance of both sides, 2 · 0.2² / 12, over three pairs; t with 2 degrees of freedom.
+    half = 4.3027 * math.sqrt(2 * 0.2**2 / 12 / 3)
+    assert there(other.other).high == pytest.approx(1.25 * math.exp(half), rel=1e-4)
