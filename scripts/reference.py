@@ -42,8 +42,8 @@ FILE, README = "reference.yaml", "README.md"
 BEGIN, END = "<!-- numbers: written by `make reference only=NAME with=write` -->", "<!-- end of numbers -->"
 DIGITS, LEAST = 6, Decimal("1e-9")  # significant digits stored; relative difference that is rounding
 SHOWN = 10  # differences that are printed, of each table
-# Where, when and with which versions a run was made is no part of its numbers, if all arms agree.
-PLACES = ("calendar_s", "run_directory")
+# Where and with which versions a run was made is no part of its numbers, if all arms agree.
+PLACES = ("run_directory",)
 VERSIONS = ("Python", "packages", "daso-bench", "commit", "local changes, hash", "system", "nodes")
 # What README.md shows of the tables: "heading = column", or the column alone; see `_cell`.
 SHOWN_COLUMNS: Mapping[str, Sequence[str]] = {

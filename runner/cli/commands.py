@@ -121,23 +121,11 @@ def _evaluate(arguments: list[str]) -> int:
 
 def _report(arguments: list[str]) -> int:
     parser = parser_of("report")
-    parser.add_argument("dir", type=Path, nargs="?", help="a study or a results folder")
+    parser.add_argument("dir", type=Path, help="a study or a results folder")
     parser.add_argument("--output", type=Path, help="default: DIR/report")
-    parser.add_argument(
-        "--diff", type=Path, nargs=2, metavar=("A", "B"), help="show what changed between two results instead"
-    )
     add_config_dir(parser, "a folder whose claims and stored convergence points count too")
     options = parser.parse_args(arguments)
-    if (options.dir is None) == (options.diff is None):
-        raise ConfigError("report: takes a folder, or --diff and two of them (daso-bench report --help)")
-    for folder in options.diff or [options.dir]:
-        check_folder(folder)
-    if options.diff is not None:
-        if options.output is not None or options.config_dir is not None:
-            raise ConfigError("report --diff: prints what changed, and takes no --output and no --config-dir")
-        from ..report.diff import show_diff
-
-        return show_diff(*options.diff)
+    check_folder(options.dir)
     from ..report.build import report
 
     print(report(options.dir, options.output or options.dir / "report", folder_of(options.config_dir)))

@@ -35,7 +35,6 @@ daso-bench {version}: run and compare data-parallel training strategies
   daso-bench evaluate DIR             the newest checkpoint of the run DIR, evaluated in one process
   daso-bench report DIR [--output OUT]  OUT/index.html, tables and figures of the runs below DIR
   daso-bench tensorboard DIR          event files for TensorBoard
-  daso-bench report --diff A B        what changed from A to B: configuration, environment, numbers
   daso-bench check [strategy=NAME]    does a strategy keep the contract? The conformance kit; for yours too
   daso-bench claims [DIR]             what the papers claim, and what tests it; with DIR: its verdicts
   daso-bench pilot +study=NAME        runs of a study's baseline that set its target and its budget

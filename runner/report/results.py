@@ -4,7 +4,7 @@
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,6 @@ from . import words
 from .answers import limits, recommendation, undecided
 from .claims import convergence_points, paper_claims
 from .claims.claim_tables import claim_rows
-from .claims.core_efficiency import Matrix, matrix
 from .claims.judge import JudgedClaim, judge
 from .claims.speedups import Speedups
 from .claims.study_checks import all_speedups
@@ -74,20 +73,19 @@ class Results:
             comparison.size if len(sizes) > 1 else "",
             row_of(comparison, self.configured),
         )
-        return ", ".join(part for part in parts if part)
+        return ", ".join(filter(None, parts))
 
     @cached_property
     def titles(self) -> list[str]:
         """The title of each configured comparison, in their order."""
         return [self.title(comparison) for comparison in self.configured]
 
-    def anchors(self, comparisons: Iterable[Comparison]) -> list[tuple[str, str]]:
+    def anchors(self, comparisons: Collection[Comparison]) -> list[tuple[str, str]]:
         """Where the page has the commands of these comparisons: anchor and title of each."""
-        places = {id(comparison) for comparison in comparisons}
         return [
-            (f"commands-{number}", title)
-            for number, (comparison, title) in enumerate(zip(self.configured, self.titles, strict=True), 1)
-            if id(comparison) in places
+            (f"commands-{number}", self.title(comparison))
+            for number, comparison in enumerate(self.configured, 1)
+            if any(comparison is each for each in comparisons)
         ]
 
 
@@ -121,14 +119,10 @@ def show_verdicts(directory: Path, config_dir: Path | None) -> int:
     for run in results.copied:
         say(console, run.found_again)
     for speedups in results.speedups:
-        comparison = speedups.comparison
-        row = row_of(comparison, [each.comparison for each in results.speedups])
-        cores = matrix(comparison)
         say(console, "")
-        say(console, f"{comparison.study}, {row}" if row else comparison.study, "bold")
+        say(console, f"{speedups.comparison.study}, {results.title(speedups.comparison)}", "bold")
         sentences = [recommendation(speedups), limits(speedups), undecided(speedups, results.judged)]
         sentences += [f"{check.name} ({check.level}): {check.sentence}" for check in speedups.checks]
-        sentences += [cores.sentence] if isinstance(cores, Matrix) else []
         for sentence in filter(None, sentences):
             say(console, f"  {sentence}")
     return 0

@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
-from ...records.trees import flatten
+from ...records.trees import below, flatten
 from .. import words
 from ..statistics.welch import Times
 from .load import Run, text, value_at
@@ -21,7 +21,6 @@ NOT_THE_ARM = (
     *("dataset.root", "reader.path", "launcher.port", "launcher.stall_s", "launcher.wait"),
     "train.eval_phase",
 )
-BELOW = tuple(f"{name}." for name in NOT_THE_ARM)
 GROUPS = ("strategy", "model", "dataset", "reader", "optimizer", "schedule", "cluster", "launcher")
 ONE_CORE = "one_core"
 EQUALLY, OWN = "equally tuned", "paper's settings"
@@ -125,21 +124,7 @@ def shown(comparison: Comparison) -> Comparison:
 
 def settings(run: Run) -> dict[str, Any]:
     """The dotted config of a run without what only names, places or repeats it."""
-    return {
-        key: value
-        for key, value in flatten(run.config).items()
-        if key not in NOT_THE_ARM and not key.startswith(BELOW)
-    }
-
-
-def common_settings(runs: Sequence[Run]) -> dict[str, str]:
-    """Dotted keys with one value in all `runs`."""
-    flats = [settings(run) for run in runs]
-    return {
-        key: text(value)
-        for key, value in sorted(flats[0].items())
-        if all(key in flat and flat[key] == value for flat in flats)
-    }
+    return {key: value for key, value in flatten(run.config).items() if not below(key, NOT_THE_ARM)}
 
 
 def compare(runs: Iterable[Run]) -> list[Comparison]:

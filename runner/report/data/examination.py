@@ -177,9 +177,9 @@ def _order(evaluation: Mapping[str, Any]) -> float:
     return number(evaluation.get("index")) or 0.0
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Whether two values from JSON are one, NaN included."""
-    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+def _same(first: Any, second: Any) -> bool:
+    """Whether two values from JSON are equal, NaN included."""
+    return json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True)
 
 
 # ------------------------------------------------------------------ several runs
@@ -223,13 +223,13 @@ def tuning_shown(runs: Sequence[Run]) -> Iterator[tuple[str, str]]:
     for run in runs:
         if not run.tuned:
             continue
-        found = _tunings(run.folder.resolve().parent.parent).get(run.tuned, [])
-        own, wrong = flatten(run.config), ""
-        if not found:
+        tunings = _tunings(run.folder.resolve().parent.parent).get(run.tuned, [])
+        settings, wrong = flatten(run.config), ""
+        if not tunings:
             wrong = "no tune.json next to the study has it"
-        elif all(json.dumps({key: own.get(key) for key in won}) != json.dumps(won) for won, _ in found):
+        elif all(not _same({key: settings.get(key) for key in won}, won) for won, _ in tunings):
             wrong = "its settings are not those that won in tune.json"
-        elif not all(on_disk for _, on_disk in found):
+        elif not all(on_disk for _, on_disk in tunings):
             wrong = "trials of tune.json are not on disk"
         if wrong:
             yield run.place, f"study.tuned={run.tuned}: {wrong}"

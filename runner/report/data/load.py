@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -37,7 +36,7 @@ def _text_at(part: str, *names: str, default: str = "") -> "cached_property[str]
 class Run:
     """One run directory. `place` is its path below the reported folder; units: docs/records.md.
 
-    `evaluations` holds the surviving rows only; `replaced_rows` counts those that a later attempt replaced.
+    `evaluations` holds the rows of the work that survived.
     `rank_rows` holds every train interval of every attempt with its rank.
     `environment` is that of all attempts, what differs between them as text; `start` the row with which the
     first began. `copies`: places of other copies of this run directory. `folder`: where it lies.
@@ -51,7 +50,6 @@ class Run:
     rank_rows: list[tuple[int, TrainIntervalRow]]
     environment: dict[str, Any] = field(default_factory=dict)
     evaluations: list[Row] = field(default_factory=list)
-    replaced_rows: int = 0
     damage: list[str] = field(default_factory=list)
     start: StartRow = field(default_factory=lambda: StartRow.read({}))
     copies: tuple[str, ...] = ()
@@ -186,7 +184,7 @@ class Run:
 
     @property
     def resumed(self) -> bool:
-        return len(self.status.get("attempts") or []) > 1 or self.replaced_rows > 0
+        return len(self.status.get("attempts") or []) > 1
 
     @property
     def train_s(self) -> float | None:
@@ -235,15 +233,6 @@ class Run:
         parts: dict[str, Any] = self.summary.get("parts_s") or {}
         return {name: value for name, item in parts.items() if (value := number(item)) is not None}
 
-    @property
-    def spent_s(self) -> float | None:
-        """Recorded training time of all attempts, redone work included: each interval's slowest rank."""
-        slowest: dict[tuple[Any, Any], float] = defaultdict(float)
-        for _, row in self.rank_rows:
-            key = (row.attempt, row.index)
-            slowest[key] = max(slowest[key], number(row.train_s) or 0.0)
-        return sum(slowest.values()) if slowest else None
-
     def stamps(self, name: str) -> list[float]:
         """The times of all attempts under `name`, s since 1970."""
         attempts = self.status.get("attempts") or []
@@ -258,12 +247,6 @@ class Run:
     def ended_unix(self) -> float | None:
         """The end of the last attempt, s since 1970."""
         return max(self.stamps("ended_unix"), default=None)
-
-    @property
-    def calendar_s(self) -> float | None:
-        """From the first start to the last end, waiting between attempts included."""
-        start, end = self.started_unix, self.ended_unix
-        return None if start is None or end is None else end - start
 
 
 # ------------------------------------------------------------------ values of records
@@ -369,11 +352,10 @@ def load_run(path: Path, place: str) -> Run:
         config=mapping_of(path / "config.yaml", place, damage),
         environment=_environment(path, place, damage),
         status=status,
-        evaluations=[_shared(row) for row in kept if row.get("kind") == "evaluation" and is_placed(row)],
+        evaluations=[row for row in kept if row.get("kind") == "evaluation" and is_placed(row)],
         summary=summaries[-1] if summaries else status.get("summary") or {},
         rank_rows=rank_rows,
         start=StartRow.read(next((row for row in rows if row.get("kind") == StartRow.kind), {})),
-        replaced_rows=len(rows) - len(kept),
         damage=damage,
         folder=path,
     )
@@ -396,15 +378,15 @@ def mapping_of(path: Path, place: str, damage: list[str]) -> dict[str, Any]:
     """The mapping in a YAML or JSON file; else {}, and `damage` gets a sentence."""
     try:
         value = load_yaml(path.read_text(encoding="utf-8")) if path.suffix == ".yaml" else read_json(path)
+        if isinstance(value, dict):
+            return value
         trouble = "not a mapping"
     except FileNotFoundError:
-        value, trouble = None, "missing"
+        trouble = "missing"
     except OSError as error:
-        value, trouble = None, str(error.strerror)
+        trouble = str(error.strerror)
     except (ValueError, yaml.YAMLError):
-        value, trouble = None, "cannot be read, it is damaged"
-    if isinstance(value, dict):
-        return value
+        trouble = "cannot be read, it is damaged"
     damage.append(f"{place}/{path.name}: {trouble}")
     return {}
 
@@ -417,13 +399,6 @@ def _environment(path: Path, place: str, damage: list[str]) -> dict[str, Any]:
     return merged(attempts) if attempts else {}
 
 
-def _shared(value: Any) -> Any:
-    """A mapping with keys that all rows share: of many runs they would take most of the memory."""
-    return {sys.intern(key): item for key, item in value.items()} if isinstance(value, dict) else value
-
-
 def _train_interval(row: Row) -> TrainIntervalRow:
-    """What a report needs of a train interval: of many runs the rest would take most of the memory."""
-    return TrainIntervalRow.read(
-        {**row, "parts_s": _shared(row.get("parts_s")), "segments_s": {}, "payload_bytes": {}}
-    )
+    """What a report needs of a train interval: of many ranks the rest would take most of the memory."""
+    return TrainIntervalRow.read({**row, "segments_s": {}, "payload_bytes": {}})

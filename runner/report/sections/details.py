@@ -250,9 +250,6 @@ def run_row(run: Run) -> dict[str, Any]:
         "timing_reasons": "; ".join(run.timing_reasons),
         "labels": "; ".join(run.labels),
         "resumed": run.resumed,
-        "replaced_rows": run.replaced_rows,
-        "spent_train_s": run.spent_s if run.resumed else None,
-        "calendar_s": run.calendar_s,
         "damage": len(run.damage),
         "run_directory": run.place,
     }

@@ -107,11 +107,11 @@ def shifts_of(pairs: Iterable[tuple[Times, Times]], *, sign: float = 1.0) -> lis
     p is that of "not worse" (`sign` -1: of "not better"), adjusted by Holm over all pairs. Takes a run or
     more on each side, 3 in all.
     """
-    found = [pooled(np.array(stored.logs), np.array(runs.logs), sign=sign) for stored, runs in pairs]
-    adjusted = holm([p for _, p in found])
+    shifts = [pooled(np.array(stored.logs), np.array(runs.logs), sign=sign) for stored, runs in pairs]
+    adjusted = holm([p for _, p in shifts])
     return [
         Shift(log_shift=float(shift), p=float(p), adjusted=of_all)
-        for (shift, p), of_all in zip(found, adjusted, strict=True)
+        for (shift, p), of_all in zip(shifts, adjusted, strict=True)
     ]
 
 

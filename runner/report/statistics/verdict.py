@@ -208,10 +208,9 @@ def not_judged(claim: Hypothesis, conditions: Conditions) -> Verdict | None:
     if noise.unknown:
         reasons.append(f"no noise floor: {noise.unknown}")
     before = conditions.evaluations
-    if claim.headline == "time_to_target" and before is None:
-        reasons.append("the evaluations before the crossing were not counted")
-    if claim.headline == "time_to_target" and before is not None and before < FEWEST_EVALUATIONS:
-        reasons.append(f"{before:g} evaluations before the crossing: must be {FEWEST_EVALUATIONS}")
+    if claim.headline == "time_to_target" and (before is None or before < FEWEST_EVALUATIONS):
+        counted = "not counted" if before is None else f"{before:g}"
+        reasons.append(f"evaluations before the crossing: {counted}, must be {FEWEST_EVALUATIONS}")
     if reasons or conditions.forbidden:
         return Verdict(word="no verdict", reasons=(*reasons, *conditions.forbidden))
     # Rule 1. An unknown bound forbids nothing, nor does any bound in the claim's own conditions.

@@ -101,7 +101,6 @@ def a_run(strategy: str, seed: int, place: int, **changes: Any) -> Run:
         evaluations=[copy.deepcopy(parts["evaluation"]) for _ in range(number)],
         summary=parts["summary"],
         rank_rows=[],
-        replaced_rows=0,
         damage=[],
         start=StartRow.read(parts["start"]),
     )

@@ -7,7 +7,6 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from sharing import Make, all_compared, compared
 
-from daso_bench.runner.report.data.arms import common_settings
 from daso_bench.runner.report.data.load import load_run
 from daso_bench.runner.report.plots.style import colour
 from daso_bench.runner.report.reproduce import arguments_of
@@ -26,14 +25,6 @@ def test_seeds_make_no_arms_and_settings_do(make_run: Make, tmp_path: Path) -> N
         *("ddp", "ddp [A']", "daso, strategy.sync_every=4", "daso, strategy.sync_every=16")
     ]
     assert [[run.seed for run in arm.runs] for arm in comparison.arms] == [[0, 9, 10]] * 4
-
-
-def test_common_settings_leave_out_the_seed_and_what_differs(make_run: Make, tmp_path: Path) -> None:
-    make_run(tmp_path, "ddp", 1)
-    make_run(tmp_path, "ddp", 2, train={"epochs": 3})
-    common = common_settings(compared(tmp_path).runs)
-    assert common["train.global_batch_size"] == "64"
-    assert not {"train.epochs", "seed"} & common.keys()
 
 
 @pytest.mark.parametrize("value", ODD)

@@ -8,9 +8,7 @@ import pytest
 from sharing import Make, compared, table
 
 from daso_bench.runner.report.build import report
-from daso_bench.runner.report.data.load import load_runs
 from daso_bench.runner.report.data.metric import ACCURACY, MIOU, TOP5, metric_of
-from daso_bench.runner.report.diff import arms_of, numbers
 
 
 def study(make_run: Make, root: Path, metric: str, **more: Any) -> None:
@@ -72,14 +70,6 @@ def test_two_metrics_share_no_figure_and_no_column(make_run: Make, tmp_path: Pat
     assert page.count("mIoU against samples</h3>") == page.count("Accuracy against samples</h3>") == 1
     rows = table(tmp_path / "out" / "runs.csv")
     assert [(row["final_accuracy"], row["final_miou"]) for row in rows] == [("0.78", ""), ("", "0.78")]
-
-
-def test_two_results_are_compared_by_their_metric(make_run: Make, tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        study(make_run, tmp_path / name, "miou")
-    a, b = (arms_of(load_runs(tmp_path / name, "report --diff")) for name in ("a", "b"))
-    place = next(iter(a))
-    assert ("final mIoU", "0.7800", "0.7800") in [number[:3] for number in numbers(a[place], b[place])]
 
 
 @pytest.mark.parametrize(

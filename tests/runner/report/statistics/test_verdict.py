@@ -114,7 +114,7 @@ def test_a_direction_is_supported_above_the_floor_and_contradicted_below_1(
         ({"runs": 4}, "fixed_work", "4 runs per arm"),
         ({"noise": NoiseFloor(clock=0.0)}, "fixed_work", "no second baseline with fresh seeds"),
         ({"noise": NoiseFloor(fresh=0.0)}, "fixed_work", "no second baseline with the same seeds"),
-        ({"evaluations": 19}, "time_to_target", "19 evaluations before"),
+        ({"evaluations": 19}, "time_to_target", "before the crossing: 19, must be 20"),
         ({}, "time_to_target", "not counted"),
         ({"forbidden": ("weak baseline",)}, "fixed_work", "weak baseline"),
         ({"forbidden": ("wrong baseline",)}, "efficiency", "wrong baseline"),
