@@ -70,7 +70,32 @@ def test_rate_and_latency_are_chained_and_each_end_has_half_the_latency():
     assert shaping_lines("e0", Shape()) == []
 
 
-def test_where_the_kernel_knows_no_ipv6_no_line_is_about_it():
-    for ipv6 in (True, False):
-        lines = [line for _, _, lines in plan([Shape()], "/proc/1/fd/3", ipv6=ipv6) for line in lines]
-        assert any("addrgenmode" in line for line in lines) == ipv6
+def test_the_whole_plan_of_two_nodes_of_which_one_is_shaped():
+    batches = plan([Shape(12.5e6), Shape()], "/proc/1/fd/3")
+    assert [(node, program) for node, program, _ in batches] == [
+        (None, "ip"), (0, "ip"), (0, "tc"), (1, "ip"), (None, "ip"), (None, "tc"),
+    ]  # fmt: skip
+    bridges, node_0, shaping, node_1, ports, outer = [lines for _, _, lines in batches]
+    assert bridges[:4] == [
+        "link add b0 type bridge",
+        "link set b0 mtu 9000",
+        "link set b0 addrgenmode none",
+        "link set b0 up",
+    ]
+    assert node_0[:6] == [
+        "link set lo up",
+        "link add e0 mtu 9000 type veth peer name n0 mtu 9000 netns /proc/1/fd/3",
+        "link set e0 addrgenmode none",
+        "address add 10.99.0.1/16 dev e0 noprefixroute",
+        "link set e0 up",
+        "route add 10.99.0.0/16 dev e0 src 10.99.0.1 congctl reno initcwnd 1000",
+    ]
+    assert "link add f0 mtu 9000 type veth peer name m1 mtu 9000 netns /proc/1/fd/3" in node_1
+    assert ports[:3] == ["link set n0 addrgenmode none", "link set n0 master b0", "link set n0 up"]
+    assert ports[3:6] == ["link set m0 addrgenmode none", "link set m0 master b1", "link set m0 up"]
+    tbf = "root handle 2: tbf rate 101106392bit burst 19840 limit 268435456"
+    assert (shaping[0], outer[0]) == (f"qdisc add dev e0 {tbf}", f"qdisc add dev n0 {tbf}")
+    assert (shaping, outer) == tuple(shaping_lines(name, Shape(12.5e6)) for name in ("e0", "n0"))
+    quiet, plain = (plan([Shape()], "/proc/1/fd/3", ipv6=ipv6) for ipv6 in (True, False))
+    assert any("addrgenmode" in line for _, _, lines in quiet for line in lines)
+    assert not any("addrgenmode" in line for _, _, lines in plain for line in lines)
