@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ... import models
 from ...datasets.dataset import Dataset
 from ...datasets.sampler import Sampler
 from ...models.spec import Model, Sized
@@ -22,7 +23,7 @@ from ..records.trees import id_of_tree
 from . import tasks
 from .cluster import ClusterConfig
 from .launchers import LAUNCHERS, LauncherConfig
-from .model_building import built, check_batch_norm, input_spec, normalises
+from .model_building import built, check_batch_norm, check_build, input_spec, normalises
 from .optimizers import Optimizer
 from .parts import RunInfo, StudyInfo, TrainConfig
 from .reader_config import NoReader, PackedReader, ReaderConfig
@@ -326,6 +327,14 @@ def check_batches(run: RunConfig) -> None:
             raise
 
 
+def check_own_model(run: RunConfig) -> None:
+    """A model of the user's own can be built, where the data set knows the shape of its samples."""
+    spec = input_spec(run.dataset)
+    own = not type(run.model).__module__.startswith(f"{models.__name__}.")
+    if own and spec is not None:
+        check_build(run.model, spec)
+
+
 CHECKS: tuple[Callable[[RunConfig], None], ...] = (
     lambda run: within("seed", run.seed, 0, 2**63 - 1),
     check_batch_of_ranks,
@@ -337,5 +346,6 @@ CHECKS: tuple[Callable[[RunConfig], None], ...] = (
     check_reader,
     check_task,
     check_batches,
+    check_own_model,
     lambda run: run.strategy_class.check(run.strategy, run.plan()),
 )

@@ -12,14 +12,11 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ... import models
 from ...datasets.data import Data
 from ...datasets.dataset import Dataset, Tell
 from ...datasets.verification import SHOWN, BadFiles
-from ...models.spec import InputSpec
 from ...strategies.errors import ConfigError, MachineError
 from ..config.load import data_of
-from ..config.model_building import check_build, input_spec
 from ..config.overrides import key_of
 from ..config.reader_config import PackedReader
 from ..config.run_config import RunConfig
@@ -82,16 +79,13 @@ class Preparation:
         Raises ConfigError where files are missing or bad or too few, or are not what the run is for,
         MachineError where they cannot be fetched or written.
         """
-        dataset, model = config.dataset, config.model
 
         def get_ready() -> None:
-            for line in about_lines(_prepare(dataset, self._console), named=SHOWN):
+            for line in about_lines(_prepare(config.dataset, self._console), named=SHOWN):
                 say(self._console, f"  {line}")
 
-        self._once(repr(dataset), get_ready)
+        self._once(repr(config.dataset), get_ready)
         config.check()  # again: the data set knows its sizes now
-        if not type(model).__module__.startswith(f"{models.__name__}."):  # one of the user's own
-            self._once(f"{model!r} {dataset!r}", lambda: check_build(model, loaded_input_spec(dataset)))
         self._packed(config)
 
     def record(self, directory: RunDirectory, config: RunConfig) -> None:
@@ -174,19 +168,6 @@ def _prepare(dataset: Dataset, console: Console) -> Mapping[str, Any] | None:
     with data_errors(dataset), files_bar(console, "looking at files") as tell:
         dataset.prepare(tell)
     return dataset.about()
-
-
-def loaded_input_spec(dataset: Dataset) -> InputSpec:
-    """The shape of a data set's samples; it is loaded where its keys do not say. Raises ConfigError."""
-    spec = input_spec(dataset)
-    if spec is not None:
-        return spec
-    try:
-        data = dataset.load()
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"dataset: its shape is known once it can be loaded: {error}") from error
-    channels, height, width = data.shape
-    return InputSpec(channels, height, width, data.classes)
 
 
 def _about_packed(dataset: Dataset, reader: PackedReader, data: Data | None = None) -> dict[str, Any]:

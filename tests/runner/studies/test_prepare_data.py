@@ -12,16 +12,11 @@ from pictures import (  # pyright: ignore[reportMissingImports] (another folder 
 )
 
 from daso_bench.datasets.cifar import CIFAR10
-from daso_bench.datasets.data import Data
-from daso_bench.datasets.dataset import Dataset
 from daso_bench.datasets.imagefolder import ImageFolder
-from daso_bench.datasets.synthetic import Synthetic
-from daso_bench.models.spec import InputSpec
 from daso_bench.runner.cli.main import run
 from daso_bench.runner.launch import local
 from daso_bench.runner.records.json_lines import read_json
 from daso_bench.runner.records.run_directory import Outcome, RunDirectory
-from daso_bench.runner.studies.prepare_data import loaded_input_spec
 from daso_bench.strategies.errors import ConfigError
 
 
@@ -132,20 +127,3 @@ def test_data_that_are_missing_are_looked_for_once_and_cost_no_other_run(
     assert [folder.name[:20] for folder in launched] == ["ddp-small_cnn-digits"] * 2
     assert sorted(folder.name for folder in launched) == folders_of(images.parent)
     assert "2 of 4 did not end in a result" in capsys.readouterr().out
-
-
-def test_a_data_set_whose_keys_do_not_say_its_shape_is_loaded_for_it() -> None:
-    class Unknown(Dataset):
-        """A data set of a user's own, without shape and classes; `rows` 0: its file is missing."""
-
-        def __init__(self, rows: int) -> None:
-            self.rows = rows
-
-        def load(self) -> Data:
-            if not self.rows:
-                raise FileNotFoundError("images.idx: missing")
-            return Synthetic(samples=self.rows, height=5, width=4, channels=2, classes=3).load()
-
-    assert loaded_input_spec(Unknown(20)) == InputSpec(2, 5, 4, 3)
-    with pytest.raises(ConfigError, match=r"^dataset: its shape is known once it can be loaded: images\.idx"):
-        loaded_input_spec(Unknown(0))

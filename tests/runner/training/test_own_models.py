@@ -10,8 +10,9 @@ from own_models import Lazy, LazyInTraining, Sometimes, TwoTypes
 from real_runs import assert_close, final_model, finished
 from runs import NAMES, PERIODS, config, simulated
 
+from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.models.spec import InputSpec
-from daso_bench.runner.config.model_building import build, check_build
+from daso_bench.runner.config.model_building import build
 from daso_bench.runner.launch import rank
 from daso_bench.runner.records.json_lines import read_records
 from daso_bench.runner.simulation import timing_only
@@ -80,10 +81,12 @@ def test_lazy_layers_have_a_clock_and_are_judged_from_a_checkpoint(tmp_path: Pat
 )
 def test_what_cannot_be_trained_is_refused_by_name(model: Any, words: str):
     with pytest.raises(ConfigError, match=words):
-        check_build(model, SPEC)
-    cfg = config("ddp", model=model)
+        build(model, SPEC)
     with pytest.raises(ConfigError, match=words):
-        simulated(cfg)
+        config("ddp", model=model, dataset=Synthetic(samples=96))
+    of_unknown_shape = config("ddp", model=model)
+    with pytest.raises(ConfigError, match=words):
+        simulated(of_unknown_shape)
 
 
 def test_a_plug_in_of_two_types_is_refused_before_any_process(here: Path, capsys: pytest.CaptureFixture[str]):
