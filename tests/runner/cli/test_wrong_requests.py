@@ -25,7 +25,6 @@ SHAPES = "dataset=shapes model=small_fcn train.target=0.8"
         ("--nosuch", "unrecognized arguments: --nosuch"),
         ("--config-dir nowhere", "--config-dir=nowhere: no such folder"),
         # what is there
-        ("report --diff . . --config-dir .", "takes no --output and no --config-dir"),
         ("status nowhere", "nowhere: no such folder"),
         ("resume .", "no run in it"),
         ("evaluate .", "is no run directory"),

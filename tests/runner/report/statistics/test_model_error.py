@@ -36,24 +36,24 @@ def chosen(strategy: str, ratio: float, over: str = "ddp") -> ModelError:
 
 
 def test_the_stored_pairs_are_those_that_the_rules_name() -> None:
-    assert (len(reference_pairs()), len(ERRORS)) == (82, 55)
+    assert (len(reference_pairs()), len(ERRORS)) == (87, 62)
     logs = of_kind(ALL)
-    assert (logs.mean(), logs.std(ddof=1)) == pytest.approx((0.0224, 0.0254), abs=1e-4)
+    assert (logs.mean(), logs.std(ddof=1)) == pytest.approx((0.0215, 0.0281), abs=1e-4)
     measured = [error["speedup"] / math.exp(error["error"]) for error in ERRORS]
-    assert {kind: len(of_kind(kind)) for kind in FAMILIES} == {"daso": 19, "ednncomm": 17, "lasgd": 19}
-    assert (min(measured), max(measured)) == pytest.approx((1.271, 3.848), abs=1e-3)
+    assert {kind: len(of_kind(kind)) for kind in FAMILIES} == {"daso": 22, "ednncomm": 20, "lasgd": 20}
+    assert (min(measured), max(measured)) == pytest.approx((1.270, 4.507), abs=1e-3)
 
 
 @pytest.mark.parametrize(
     ("strategy", "ratio", "over", "kind", "bias"),
     [
-        ("daso", 2.0, "ddp", "daso", 0.0221),
-        ("lasgd", 2.0, "ddp", "lasgd", 0.0325),
+        ("daso", 2.0, "ddp", "daso", 0.0207),
+        ("lasgd", 2.0, "ddp", "lasgd", 0.0316),
         ("daso", 4.0, "ddp", "daso", 0.0),  # beyond its own validated ratios, not beyond all
         ("lasgd", 1.1, "ddp", ALL, 0.0),  # of all pairs the errors scatter more than of its own
-        ("hsgd", 2.0, "ddp", ALL, 0.0224),
+        ("hsgd", 2.0, "ddp", ALL, 0.0215),
         ("daso", 1.1, "ddp", "daso", 0.0),
-        ("hsgd", 5.0, "ddp", ALL, 0.0),
+        ("hsgd", 5.2, "ddp", ALL, 0.0),
         ("hsgd", 2.0, "sgp", ALL, 0.0),  # no pair is over another strategy than ddp
     ],
 )
@@ -69,10 +69,10 @@ def test_the_nearest_kind_is_used_and_its_bias_where_it_was_validated(
 
 @pytest.mark.parametrize(
     ("strategy", "half"),
-    [("daso", 0.1000), ("ednncomm", 0.0447), ("lasgd", 0.0561), ("hsgd", 0.0663)],
+    [("daso", 0.0877), ("ednncomm", 0.1005), ("lasgd", 0.0692), ("hsgd", 0.0794)],
 )
 def test_a_ratio_without_scatter_has_the_interval_of_its_model_error(strategy: str, half: float) -> None:
-    """Where the tail is heavy it ends there: of daso t · sd · sqrt(1 + 1/n) is 0.063 alone."""
+    """Where the tail is heavy it ends there: of daso t · sd · sqrt(1 + 1/n) is 0.058 alone."""
     plain = there(welch(Times((2.0,) * 5), Times((1.0,) * 5)))
     error = chosen(strategy, 2.0)
     made = with_model_error(plain, error)
@@ -91,7 +91,7 @@ def test_a_ratio_without_scatter_has_the_interval_of_its_model_error(strategy: s
 
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_the_interval_reaches_as_far_as_errors_with_a_heavy_tail(kind: str) -> None:
-    """A new error is the largest of n + 1 in 1 of n + 1: with 17 to 19 pairs all of them lie inside."""
+    """A new error is the largest of n + 1 in 1 of n + 1: with 20 to 22 pairs all of them lie inside."""
     error = chosen(kind, 2.0)
     assert np.abs(of_kind(kind) - error.bias).max() == pytest.approx(error.reach)
 
