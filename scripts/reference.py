@@ -13,6 +13,7 @@
     commit, date, seconds                   of the stored numbers; written by this script
 
 A number is stored with six significant digits. It differs if it is more than one unit of its last digit away.
+Another kind of processor rounds sums in another way, so that accuracies and times to target may differ there.
 """
 
 import csv
