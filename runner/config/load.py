@@ -27,7 +27,7 @@ from .compose import TOP_LEVEL, Request, compose, compose_one
 from .launchers import LAUNCHERS, LauncherConfig
 from .optimizers import Optimizer
 from .parts import RunInfo, StudyInfo, TrainConfig
-from .reader_config import ReaderConfig
+from .reader_config import PackedReader, ReaderConfig
 from .run_config import RunConfig
 from .schedules import Schedule
 from .tasks import kind_of
@@ -70,7 +70,10 @@ def data_of(
 ) -> tuple[Dataset, ReaderConfig]:
     """The data set and the reader that `words` choose, for a command without a run. Raises ConfigError."""
     tree = plain(compose_one(words, config_dir=config_dir))
-    return dataset_of(tree, cwd), reader_of(tree, cwd)
+    dataset, reader = dataset_of(tree, cwd), reader_of(tree, cwd)
+    if isinstance(reader, PackedReader):
+        reader.check_place(dataset)
+    return dataset, reader
 
 
 def load(path: Path) -> RunConfig:

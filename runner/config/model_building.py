@@ -12,6 +12,7 @@ from ...models.spec import InputSpec, Model
 from ...strategies.errors import ConfigError
 
 _log = logging.getLogger(__name__)
+_checked: set[tuple[str, InputSpec]] = set()  # runs of a sweep have the same model many times
 
 
 def build(model: Model, spec: InputSpec) -> nn.Module:
@@ -96,8 +97,11 @@ def check_build(model: Model, spec: InputSpec) -> None:
     """Refuse before any process starts what `build` refuses, without memory for the module's numbers.
 
     Whatever else a model raises it may raise for having no numbers: its ranks build it with them, and tell.
-    Raises ConfigError as `build` does.
+    Of equal models for equal samples the first is built. Raises ConfigError as `build` does.
     """
+    key = f"{type(model)} {model!r}", spec
+    if key in _checked:
+        return
     try:
         with torch.device("meta"):
             build(model, spec)
@@ -105,6 +109,7 @@ def check_build(model: Model, spec: InputSpec) -> None:
         raise
     except Exception as error:
         _log.debug("model=%s: not built without numbers: %s", _name(model), error)
+    _checked.add(key)
 
 
 def _one_type(model: Model, module: nn.Module) -> torch.dtype | None:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import ClassVar
 
 from ...datasets.dataset import Dataset
@@ -66,18 +65,13 @@ class PackedReader:
     def check(self, packed: Packed, nodes: int) -> None:
         """Refuse a file with which the order is not what the reader promises. Raises ConfigError."""
 
-    def file_of(self, dataset: Dataset) -> Path:
-        """Where the packed file of `dataset` is, or will be. Raises ConfigError where the user has to say."""
-        if self.path:
-            return Path(self.path)
-        order = "unshuffled" if self.shuffle_seed is None else f"shuffled{self.shuffle_seed}"
-        beside = dataset.beside()
-        if beside is None:
+    def check_place(self, dataset: Dataset) -> None:
+        """Refuse a data set without a folder for the file, unless `path` names one. Raises ConfigError."""
+        if not self.path and dataset.beside() is None:
             raise ConfigError(
                 f"reader={self.name}: {dataset.name} has no folder of its own for a packed file; say where "
                 "it is to be: reader.path=FILE"
             )
-        return beside.with_name(f"{beside.name}-{order}.packed")
 
     def words(self) -> str:
         """In which order samples come, for people."""

@@ -273,7 +273,7 @@ def check_reader(run: RunConfig) -> None:
     for key in ("cold", "warm"):
         if getattr(reader, key) and not launcher.real_time:
             raise ConfigError(f"reader.{key}=true: nothing is read with launcher={launcher.name}; take false")
-    reader.file_of(run.dataset)
+    reader.check_place(run.dataset)
 
 
 def check_task(run: RunConfig) -> None:

@@ -103,7 +103,7 @@ class Preparation:
         dataset, reader, nodes = config.dataset, config.reader, config.cluster.nodes
         if not isinstance(reader, PackedReader):
             return None
-        name = f"{reader.file_of(dataset)} {reader.shuffle_seed} {dataset!r}"
+        name = f"{reader.path} {reader.shuffle_seed} {dataset!r}"
         about = self._once(name, lambda: _about_packed(dataset, reader))
         self._once(f"{name} {reader!r} {nodes}", lambda: look_at(dataset, reader, nodes))
         return about

@@ -21,6 +21,7 @@ from ...strategies.topology import WORLD
 from ..communication.traffic import CountedCommunicator
 from ..config.run_config import RunConfig
 from ..config.schedules import Watch
+from ..records.rows import RecordRow
 from .callbacks import Callback
 from .clock import Clock
 from .eval_schedule import EvalSchedule
@@ -79,7 +80,7 @@ class Backend:
 class TrainContext:
     """One rank of a run. Its mutable part, which a checkpoint saves, is `state`.
 
-    `run.jsonl` rows go to `metrics` (rank 0 only, else None) and `rank_rows` (every rank).
+    Rows of records go to `metrics` (rank 0 only, else None) and `rank_rows` (every rank).
     """
 
     config: RunConfig
@@ -159,6 +160,12 @@ class TrainContext:
         """Tell the listener, if there is one, of the run's progress."""
         if self.listener is not None:
             self.listener.progress(**numbers)
+
+    def write_row(self, row: RecordRow) -> None:
+        """Write a row into this rank's file, and on rank 0 into that of the run."""
+        self.rank_rows.write(row.as_row())
+        if self.metrics is not None:
+            self.metrics.write(row.as_row())
 
     def interrupted(self) -> bool:
         """Whether the listener asks the run to stop."""

@@ -15,6 +15,7 @@ from ...datasets.sampler import evaluation_indices
 from ...strategies.communicator import Communicator
 from ...strategies.topology import WORLD
 from ..config.tasks import MOST_SAMPLES, Task
+from ..records.rows import EvaluationRow, RankEvaluationRow
 from ..records.target_crossing import meets
 from .context import TrainContext
 from .eval_schedule import Copy
@@ -222,26 +223,24 @@ class Evaluator:
         """
         context, account = self.context, self.accounting.account
         config, numbers = context.config.train, total.numbers()
-        row = {
-            "kind": "evaluation",
+        row = EvaluationRow(
             **place,
-            "index": len(account.evaluations),
-            "split": config.eval_split,
-            **numbers,
-            "train_loss": train_loss,
-            "learning_rate": rate,
-            "reached": None if config.target is None else meets(numbers, config.target, config.target_metric),
-            "mode": mode,
-            "train_s": (train_ns + made_ns) / 1e9,
-            "wall_s": wall_s,
-            "eval_s": eval_s,
-            "make_model_s": made_ns / 1e9,
-            "samples_per_s": self.accounting.rate_since_evaluation(place["samples"], train_ns),
-        }
+            index=len(account.evaluations),
+            split=config.eval_split,
+            metrics=numbers,
+            train_loss=train_loss,
+            learning_rate=rate,
+            reached=None if config.target is None else meets(numbers, config.target, config.target_metric),
+            mode=mode,
+            train_s=(train_ns + made_ns) / 1e9,
+            wall_s=wall_s,
+            eval_s=eval_s,
+            make_model_s=made_ns / 1e9,
+            samples_per_s=self.accounting.rate_since_evaluation(place["samples"], train_ns),
+        ).as_row()
         account.evaluations.append(row)
-        context.rank_rows.write(
-            {"kind": "evaluation", **place, "index": row["index"], "payload_bytes": payload}
-        )
+        of_rank = RankEvaluationRow(**place, index=row["index"], payload_bytes=payload)
+        context.rank_rows.write(of_rank.as_row())
         if context.metrics is not None:
             context.metrics.write(row)
         shown = {name: row[name] for name in judged_by(context)}

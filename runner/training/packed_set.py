@@ -42,6 +42,16 @@ class PackedSet:
         }
 
 
+def file_of(dataset: Dataset, reader: PackedReader) -> Path:
+    """Where the packed file of `dataset` is, or will be."""
+    if reader.path:
+        return Path(reader.path)
+    order = "unshuffled" if reader.shuffle_seed is None else f"shuffled{reader.shuffle_seed}"
+    beside = dataset.beside()
+    assert beside is not None, "the configuration was checked (check_place)"
+    return beside.with_name(f"{beside.name}-{order}.packed")
+
+
 def open_set(dataset: Dataset, reader: PackedReader, data: Data) -> PackedSet:
     """The packed file of `data`, which is `dataset` as loaded.
 
@@ -89,7 +99,7 @@ def write_set(dataset: Dataset, reader: PackedReader, data: Data, tell: Tell) ->
     kept. One process at a time writes, others wait. `tell` is called with the samples checked or written.
     Raises ConfigError, ValueError and OSError that name what is wrong.
     """
-    path, count = reader.file_of(dataset), len(data.train)
+    path, count = file_of(dataset, reader), len(data.train)
     codec, order, description = _wanted(dataset, reader, data)
     with locked(path.parent):
         if (content := _other_content(path, description)) is not None:
@@ -120,7 +130,7 @@ def command(dataset: Dataset, reader: PackedReader) -> str:
 
 def _opened(dataset: Dataset, reader: PackedReader) -> Packed:
     """The open file, not compared with anything. Raises ConfigError or MachineError."""
-    again, path = command(dataset, reader), reader.file_of(dataset)
+    again, path = command(dataset, reader), file_of(dataset, reader)
     try:
         return Packed(path, random_access=reader.random_access)
     except FileNotFoundError as error:

@@ -13,6 +13,7 @@ import torch
 from ..communication.traffic import LINKS
 from ..config.reader_config import NoReader
 from ..machine import gpu_facts, page_cache
+from ..records.rows import SummaryRow, TrainIntervalRow
 from ..records.target_crossing import best, crossing
 from .clock import by_device
 from .context import TrainContext
@@ -59,18 +60,16 @@ class TimeAccounting:
         account.train_ns += train_ns
         for part, total in zip(parts, times[:, 2:].sum(0).tolist(), strict=True):
             account.parts_ns[part] += total // len(times)
-        context.rank_rows.write(
-            {
-                "kind": "train_interval",
-                **self.where(),
-                "index": account.intervals,
-                "train_s": interval.train / 1e9,
-                "parts_s": self._seconds(parts),
-                "make_model_s": made_ns / 1e9,
-                "payload_bytes": self.payload_bytes(),
-                "segments_s": self._seconds(context.clock.segments),
-            }
+        row = TrainIntervalRow(
+            **self.where(),
+            index=account.intervals,
+            train_s=interval.train / 1e9,
+            parts_s=self._seconds(parts),
+            make_model_s=made_ns / 1e9,
+            payload_bytes=self.payload_bytes(),
+            segments_s=self._seconds(context.clock.segments),
         )
+        context.rank_rows.write(row.as_row())
         account.intervals += 1
         traffic.clear_stamps()
         return int((times[:, 0] + times[:, 1]).max()) - train_ns
@@ -103,8 +102,8 @@ class TimeAccounting:
         account.samples_evaluated, account.train_evaluated_ns = samples, train_ns
         return done / took * 1e9 if took > 0 else None
 
-    def summary(self, status: str) -> dict[str, Any]:
-        """The fields of the row `summary`; docs/records.md describes them."""
+    def summary(self, status: str) -> SummaryRow:
+        """The run as it ended. All ranks call it, since times and traffic are gathered."""
         context, account, progress = self.context, self.account, self.context.progress
         target, metric = context.config.train.target, context.config.train.target_metric
         met = None if target is None else crossing(account.evaluations, target, metric=metric)
@@ -113,31 +112,34 @@ class TimeAccounting:
         highest = {name: (best(finals, name) or {}).get(name) for name in judged_by(context)}
         cut, reader, scaler = context.cut_short(), self._reader(), context.replica.scaler
         scaling = scaler.summary() if isinstance(scaler, LossScaler) else None
-        return {
-            "status": status,
-            "target": target,
-            "reached": None if target is None else met is not None,
-            "to_target_train_s": met.stamp_s if met else None,
-            "to_target_wall_s": met.wall_s if met else None,
-            "to_target_samples": met.stamp_samples if met else None,
-            "crossing_s": met.scored_s if met else None,
-            **{f"final_{name}": last.get(name) for name in highest},
-            **{f"best_{name}": value for name, value in highest.items()},
-            "train_s": account.train_ns / 1e9,
-            "samples_per_s": progress.samples / account.train_ns * 1e9 if account.train_ns else None,
-            "parts_s": self._seconds(account.parts_ns),
+        return SummaryRow(
+            **self.where(),
+            status=status,
+            target=target,
+            reached=None if target is None else met is not None,
+            to_target_train_s=met.stamp_s if met else None,
+            to_target_wall_s=met.wall_s if met else None,
+            to_target_samples=met.stamp_samples if met else None,
+            crossing_s=met.scored_s if met else None,
+            best_metrics={
+                **{f"final_{name}": last.get(name) for name in highest},
+                **{f"best_{name}": value for name, value in highest.items()},
+            },
+            train_s=account.train_ns / 1e9,
+            samples_per_s=progress.samples / account.train_ns * 1e9 if account.train_ns else None,
+            parts_s=self._seconds(account.parts_ns),
             **self._traffic(),
-            "steps": progress.step,
-            "communication_share": self._communication_share(progress.step),
-            "communication_share_to_target": self._communication_share(account.target_step),
-            "classes": context.data.classes,
-            "epochs": progress.epoch,
-            "evaluations": len(finals),
-            "checkpoints": account.checkpoints,
-            "copies_dropped": context.state.schedule.copies_dropped,
-            "parameters": context.backend.parameters or context.replica.numel,
-            "left_out_samples": context.batch_order.left_out,
-            "labels": [
+            steps=progress.step,
+            communication_share=self._communication_share(progress.step),
+            communication_share_to_target=self._communication_share(account.target_step),
+            classes=context.data.classes,
+            epochs=progress.epoch,
+            evaluations=len(finals),
+            checkpoints=account.checkpoints,
+            copies_dropped=context.state.schedule.copies_dropped,
+            parameters=context.backend.parameters or context.replica.numel,
+            left_out_samples=context.batch_order.left_out,
+            labels=[
                 *context.backend.remarks,
                 *context.backend.untimed,
                 *context.strategy.labels(account.target_step),
@@ -147,30 +149,30 @@ class TimeAccounting:
                 *self._reader_labels(),
                 *self._input_bound(reader),
             ],
-            "strategy": context.strategy.summary(),
-            "collectives": dict(context.comm.traffic.verbs),
-            **({"digests": context.digests} if context.digests else {}),
-            **reader,
-            **({"loss_scaling": scaling} if scaling else {}),
-            **self._gpu_memory(),
-            **({"untimed": list(context.backend.untimed)} if context.backend.untimed else {}),
-            **self._of_callbacks(finished=status == "finished"),
-        }
+            strategy=context.strategy.summary(),
+            collectives=dict(context.comm.traffic.verbs),
+            digests=context.digests or None,
+            reader=reader,
+            loss_scaling=scaling or None,
+            gpu_memory=self._gpu_memory(),
+            untimed=list(context.backend.untimed) or None,
+            of_callbacks=self._of_callbacks(finished=status == "finished"),
+            **self.times(),
+        )
 
     def _communication_share(self, steps: int | None) -> float | None:
         """`Strategy.communication_share` of so many steps; None for none."""
         strategy = self.context.strategy
         return strategy.communication_share(strategy.config, self.context.plan, steps) if steps else None
 
-    def _gpu_memory(self) -> dict[str, Any]:
-        """Peak GPU memory of each rank; null for a rank on a CPU."""
+    def _gpu_memory(self) -> dict[str, Any] | None:
+        """Peak GPU memory of each rank, None for a rank on a CPU; None if all are."""
         context = self.context
         if not context.comm.some_on_gpus:
-            return {}
+            return None
         columns = self._of_all(gpu_facts.peak_memory(context.backend.device)).T.tolist()
         names = ("allocated_bytes", "reserved_bytes")
-        peaks = {n: [None if b < 0 else b for b in column] for n, column in zip(names, columns, strict=True)}
-        return {"gpu_memory": peaks}
+        return {n: [None if b < 0 else b for b in column] for n, column in zip(names, columns, strict=True)}
 
     def _left_out(self, scaling: dict[str, Any] | None) -> list[str]:
         """A label on steps that fp16 has skipped, if they are more than the search for a scale needs."""
@@ -188,22 +190,22 @@ class TimeAccounting:
         remark = page_cache.remark(cold=reader.cold, warm=reader.warm, lacking=lacking)
         return [reader.words(), *([] if remark is None else [remark])]
 
-    def _reader(self) -> dict[str, Any]:
-        """Sums of the reader's counters over all ranks; empty where no file was read in training."""
+    def _reader(self) -> dict[str, Any] | None:
+        """Sums of the reader's counters over all ranks; None where no file was read in training."""
         counters = self.context.loader.counters()
         if counters is None:
-            return {}
+            return None
         values = asdict(counters)
         sums = self._of_all(list(values.values()), torch.float64).sum(0).tolist()
-        return {"reader": {name: type(values[name])(value) for name, value in zip(values, sums, strict=True)}}
+        return {name: type(values[name])(value) for name, value in zip(values, sums, strict=True)}
 
-    def _input_bound(self, reader: dict[str, Any]) -> list[str]:
+    def _input_bound(self, reader: Mapping[str, Any] | None) -> list[str]:
         """A label where much of the training time was spent on data. reader: from `_reader`."""
         parts = self.account.parts_ns
         if parts["data"] <= MUCH_DATA * sum(parts.values()):
             return []
         if reader:
-            waited_s = reader["reader"]["waited_s"] / self.context.comm.topology.ranks
+            waited_s = reader["waited_s"] / self.context.comm.topology.ranks
             waited = min(1.0, waited_s / (parts["data"] / 1e9))
             return [f"{INPUT_BOUND} ({waited:.0%} of it waiting for the reader, the rest work of the rank)"]
         cause = "launcher.loader_workers" if self.context.config.launcher.real_time else "cluster.device"

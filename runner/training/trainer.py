@@ -9,6 +9,7 @@ import torch
 
 from ...strategies.base import AsynchronousStrategy
 from ...strategies.topology import WORLD
+from ..records.rows import EpochRow, SegmentsRow, StartRow
 from ..records.run_directory import FAILED, OK, Outcome
 from ..records.target_crossing import crossing
 from . import checkpoint
@@ -192,19 +193,15 @@ class Trainer:
         self.observer.on_phase(self, "loop")
         context.clock.record_time("step_other")
         with context.clock.within("log"):
-            row = {
-                "kind": "epoch",
-                **self.accounting.where(),
-                "learning_rate": state.learning_rate,
-                "train_loss": progress.epoch_loss,
-                "strategy": context.strategy.record(progress),
-            }
             counters = context.loader.counters()
-            if counters is not None:
-                row["reader"] = asdict(counters)
-            context.rank_rows.write(row)
-            if context.metrics is not None:
-                context.metrics.write(row)
+            row = EpochRow(
+                **self.accounting.where(),
+                learning_rate=state.learning_rate,
+                train_loss=progress.epoch_loss,
+                strategy=context.strategy.record(progress),
+                reader=None if counters is None else asdict(counters),
+            )
+            context.write_row(row)
         state.losses.epoch_ended()
         progress.epoch += 1
         progress.batch = 0
@@ -337,21 +334,17 @@ class Trainer:
     def begin(self, resumed_from: str | None) -> None:
         """Write the start row, wait for all ranks, and start the training clock."""
         context = self.context
-        row = {
-            "kind": "start",
+        row = StartRow(
             **self.accounting.where(),
-            "resumed_from": resumed_from,
-            "world": context.backend.name,
-            "ranks_of_nodes": list(context.comm.topology.ranks_of_nodes),
-            "parameters": context.replica.numel,
-            "task": context.task.name,
-            "may_differ": list(context.strategy.may_differ),
-        }
-        if context.loader.still_cached is not None:
-            row["still_cached"] = context.loader.still_cached
-        context.rank_rows.write(row)
-        if context.metrics is not None:
-            context.metrics.write(row)
+            resumed_from=resumed_from,
+            world=context.backend.name,
+            ranks_of_nodes=list(context.comm.topology.ranks_of_nodes),
+            parameters=context.replica.numel,
+            task=context.task.name,
+            may_differ=list(context.strategy.may_differ),
+            still_cached=context.loader.still_cached,
+        )
+        context.write_row(row)
         self._report_progress()
         context.comm.barrier(WORLD)
         context.comm.traffic.clear_stamps()
@@ -382,16 +375,13 @@ class Trainer:
                 context.comm.barrier(WORLD)
         summary = self.accounting.summary(status)
         with clock.within("log"):
-            context.rank_rows.write(
-                {"kind": "segments", **self.accounting.where(), **self.accounting.times()}
-            )
+            segments = SegmentsRow(**self.accounting.where(), **self.accounting.times())
+            context.rank_rows.write(segments.as_row())
             if context.metrics is not None:
-                context.metrics.write(
-                    {"kind": "summary", **self.accounting.where(), **summary, **self.accounting.times()}
-                )
+                context.metrics.write(summary.as_row())
         return Outcome(
             status=status,
             reason=reason,
             exit_code=OK if status == "finished" else FAILED,
-            summary={**summary, **self.accounting.times()},
+            summary=summary.as_summary(),
         )

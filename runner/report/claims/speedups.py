@@ -8,6 +8,7 @@ Source: docs/method.md, "Statistics of ratios" and "Noise floor".
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal
 
 from ..data.arms import Arm, Comparison
@@ -97,7 +98,7 @@ class Speedups:
     ledgers: Mapping[str, list[FairnessRow]]
     checks: tuple[Check, ...] = ()
 
-    @property
+    @cached_property
     def forbidden(self) -> list[Forbidden]:
         """What the checks forbid, in their order."""
         return [each for check in self.checks for each in check.forbids]
@@ -127,7 +128,7 @@ class Speedups:
     def level(self) -> float:
         return level_of(self.baseline)
 
-    @property
+    @cached_property
     def faster(self) -> dict[str, list[str]]:
         """Other arms of ddp that are faster than `against` by more than the noise: label -> which times."""
         lines = [line for line in self.lines if line.arm.runs[0].strategy == "ddp"]

@@ -12,6 +12,7 @@ from runs import NAMES, PERIODS, config, simulated
 
 from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.models.spec import InputSpec
+from daso_bench.runner.config import model_building
 from daso_bench.runner.config.model_building import build
 from daso_bench.runner.launch import rank
 from daso_bench.runner.records.json_lines import read_records
@@ -87,6 +88,14 @@ def test_what_cannot_be_trained_is_refused_by_name(model: Any, words: str):
     of_unknown_shape = config("ddp", model=model)
     with pytest.raises(ConfigError, match=words):
         simulated(of_unknown_shape)
+
+
+def test_a_sweep_builds_a_model_once_to_check_it(monkeypatch: pytest.MonkeyPatch):
+    built: list[Any] = []
+    monkeypatch.setattr(model_building, "build", lambda model, spec: built.append(model))
+    for eager in (True, False, True, False):
+        model_building.check_build(Lazy(eager=eager), InputSpec(1, 5, 5, 4))
+    assert built == [Lazy(eager=True), Lazy()]
 
 
 def test_a_plug_in_of_two_types_is_refused_before_any_process(here: Path, capsys: pytest.CaptureFixture[str]):

@@ -23,7 +23,7 @@ from daso_bench.runner.records.display import make_console
 from daso_bench.runner.records.json_lines import read_json
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.studies.prepare_data import Preparation
-from daso_bench.runner.training.packed_set import open_set, write_set
+from daso_bench.runner.training.packed_set import file_of, open_set, write_set
 from daso_bench.strategies.errors import ConfigError
 
 
@@ -152,16 +152,16 @@ def test_what_is_no_packed_file_is_not_written_over_and_an_empty_file_is(tmp_pat
 def test_the_file_lies_with_the_data_one_for_each_order(tmp_path: Path) -> None:
     root = str(tmp_path / "data")
     folder = tmp_path / "data" / ".daso-bench"
-    assert NodeBatch().file_of(FashionMNIST(root=root)) == folder / "fashion_mnist-shuffled0.packed"
+    assert file_of(FashionMNIST(root=root), NodeBatch()) == folder / "fashion_mnist-shuffled0.packed"
     unshuffled = NodeBatch(shuffle_seed=None)
-    assert unshuffled.file_of(FashionMNIST(root=root)) == folder / "fashion_mnist-unshuffled.packed"
+    assert file_of(FashionMNIST(root=root), unshuffled) == folder / "fashion_mnist-unshuffled.packed"
     images = ImageFolder(root=root)
-    assert NodeBatch().file_of(images) == folder / f"{images.manifest_file.stem}-shuffled0.packed"
+    assert file_of(images, NodeBatch()) == folder / f"{images.manifest_file.stem}-shuffled0.packed"
     elsewhere = ImageFolder(root=root, prepared=str(tmp_path / "kept"))
-    assert NodeBatch().file_of(elsewhere).parent == tmp_path / "kept"
-    assert NodeBatch(path="/x").file_of(Blobs()) == Path("/x")
+    assert file_of(elsewhere, NodeBatch()).parent == tmp_path / "kept"
+    assert file_of(Blobs(), NodeBatch(path="/x")) == Path("/x")
     with pytest.raises(ConfigError, match=r"^reader=node_batch: blobs has no folder .*: reader\.path=FILE$"):
-        NodeBatch().file_of(Blobs())
+        NodeBatch().check_place(Blobs())
 
 
 # ------------------------------------------------------------------ `prepare` with a reader
