@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -400,5 +401,8 @@ def _environment(path: Path, place: str, damage: list[str]) -> dict[str, Any]:
 
 
 def _train_interval(row: Row) -> TrainIntervalRow:
-    """What a report needs of a train interval: of many ranks the rest would take most of the memory."""
-    return TrainIntervalRow.read({**row, "segments_s": {}, "payload_bytes": {}})
+    """What a report needs of a train interval; keys are shared: of many ranks they take most of the memory."""
+    parts = row.get("parts_s")
+    if isinstance(parts, dict):
+        parts = {sys.intern(name): seconds for name, seconds in parts.items()}
+    return TrainIntervalRow.read({**row, "parts_s": parts, "segments_s": {}, "payload_bytes": {}})
