@@ -194,5 +194,5 @@ def test_input_bound(launcher: LauncherConfig, data_ns: int, waited_s: float | N
     )
     accounting = TimeAccounting(cast(TrainContext, context))
     accounting.account.parts_ns.update(compute=10**10 - data_ns, data=data_ns)
-    reader: dict[str, Any] = {} if waited_s is None else {"reader": {"waited_s": waited_s}}
+    reader = None if waited_s is None else {"waited_s": waited_s}
     assert accounting._input_bound(reader) == labels
