@@ -20,6 +20,10 @@ from .statistics.several_arms import EACH_SIDE
 from .statistics.verdict import GAINS, LOSSES
 
 MARGIN_POINTS = 0.5  # so much less accuracy counts as equal, as in a claim that gives no margin
+IN_FULL = {  # remarks of verdicts, for page one
+    "quality lost": "the final metric is worse",
+    "quality open": "a worse final metric is not excluded",
+}
 
 
 def setting(comparison: Comparison) -> str:
@@ -37,6 +41,13 @@ def _cluster(run: Run) -> str:
     devices = " and ".join(filter(None, [kind] if isinstance(kind, str) else sorted(set(kind)))) or "ranks"
     rate = value_at(run.config, "cluster", "links", "inter", "rate_gbit")
     return f"{shape} {devices}" + (f" at {rate:g} Gbit/s" if isinstance(rate, int | float) else "")
+
+
+def runs(speedups: Speedups) -> str:
+    """How many runs that count the arms have: `10 runs an arm`, `3 to 5 runs an arm`."""
+    arms = [speedups.baseline, *(line.arm for line in speedups.lines)]
+    fewest, most = min(len(arm.counted) for arm in arms), max(len(arm.counted) for arm in arms)
+    return f"{f'{fewest} to ' * (fewest < most)}{words.count(most, 'run')} an arm"
 
 
 def in_order(speedups: Speedups) -> list[ArmSpeedup]:
@@ -212,6 +223,7 @@ def _paper_row(speedups: Speedups, group: Sequence[JudgedClaim]) -> dict[str, st
     claims: dict[str, dict[str, None]] = defaultdict(dict)  # by verdict with its first reason
     for one in group:
         why = next(iter((*one.verdict.remarks, *one.verdict.reasons)), "")
+        why = IN_FULL.get(why, why)
         headline = one.claim.headline.replace("fixed_work", "same epochs").replace("_", " ")
         claims[one.verdict.word + (f" ({why})" if why else "")][headline] = None
     return {

@@ -401,7 +401,7 @@ def _environment(path: Path, place: str, damage: list[str]) -> dict[str, Any]:
 
 
 def _train_interval(row: Row) -> TrainIntervalRow:
-    """What a report needs of a train interval; keys are shared: of many ranks they take most of the memory."""
+    """What a report needs of a train interval. Keys are shared: of many ranks they take much memory."""
     parts = row.get("parts_s")
     if isinstance(parts, dict):
         parts = {sys.intern(name): seconds for name, seconds in parts.items()}

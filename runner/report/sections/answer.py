@@ -15,7 +15,7 @@ from ..section import Rows, Section, numbered
 
 CAPTION = (
     "Share of the baseline's time that an arm saves, with its interval; left of 0 it takes longer. Right:"
-    " the final metric, arm minus baseline."
+    " the final metric, arm minus baseline. An arm without an open mark has no ratio of times to the target."
 )
 
 
@@ -39,9 +39,8 @@ class AnswerSection(Section):
 {% set comparison = speedups.comparison %}
 <article class="answer" id="answer-{{ loop.index }}">
 <p class="kicker">{{ section.title(comparison) }}{{ page.of_study(comparison.study) }} ·
-{{ comparison.world_in_words }} · baseline {{ speedups.baseline.label }} with
-{{ words.count(speedups.baseline.counted | length, "run") }} ·
-{{ "%g" | format(100 * speedups.level) }} % intervals</p>
+{{ comparison.world_in_words }} · baseline: {{ speedups.baseline.label }} ·
+{{ section.answers.runs(speedups) }} · {{ "%g" | format(100 * speedups.level) }} % intervals</p>
 <{{ section.heading }} class="sentence">
 {{- section.answers.recommendation(speedups) | replace(" %", "\u00a0%") }}</{{ section.heading }}>
 {% set undecided = section.answers.undecided(speedups, results.judged) %}

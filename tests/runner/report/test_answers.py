@@ -20,6 +20,7 @@ from daso_bench.runner.report.plots.pictures import drawing
 from daso_bench.runner.report.plots.saving_lanes import lanes
 from daso_bench.runner.report.plots.style import TOLERANCE
 from daso_bench.runner.report.statistics.noise_floor import NoiseFloor
+from daso_bench.runner.report.statistics.verdict import Verdict
 from daso_bench.runner.report.statistics.welch import Times, welch
 
 BASE = (96.0, 100.0, 104.0, 98.0, 102.0)  # T_train in seconds
@@ -141,10 +142,19 @@ def test_a_paper_has_one_row_with_its_claims_and_its_verdict(study: Speedups) ->
     assert (daso["paper"], lasgd["paper"]) == ("Coquelin 2022 (daso)", "Avidor 2022 (lasgd)")
     assert "34 % less time" in daso["claims"]
     assert daso["measured"].startswith("daso: 55 % [53, 57] of the time saved, 0.0 [−")
+    lost = Verdict(word="contradicted", remarks=("quality lost",))
+    (row,) = answers.paper_rows(found, [replace(judge(load(), [found])[0], verdict=lost)])
+    assert row["verdict"] == "same epochs: contradicted (the final metric is worse)"
     unfair = forbidding(found, {"daso": "other learning rate"})
     first, second = answers.paper_rows(unfair, judge(load(), [unfair]))
     assert first["verdict"].endswith("no verdict (daso: other learning rate)")
     assert "other learning rate" not in second["verdict"]
+
+
+def test_the_runs_of_an_arm_are_named(study: Speedups) -> None:
+    assert answers.runs(study) == "5 runs an arm"
+    short = [replace(line, arm=replace(line.arm, runs=line.arm.runs[:3])) for line in study.lines[:1]]
+    assert answers.runs(replace(study, lines=[*short, *study.lines[1:]])) == "3 to 5 runs an arm"
 
 
 def test_a_study_that_decides_no_claim_says_so_and_what_would(study: Speedups) -> None:

@@ -1,7 +1,7 @@
 """Segments cover the process, parts the training; waiting is told from transfer, and data that take long."""
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
