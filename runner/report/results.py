@@ -75,11 +75,6 @@ class Results:
         )
         return ", ".join(filter(None, parts))
 
-    @cached_property
-    def titles(self) -> list[str]:
-        """The title of each configured comparison, in their order."""
-        return [self.title(comparison) for comparison in self.configured]
-
     def anchors(self, comparisons: Collection[Comparison]) -> list[tuple[str, str]]:
         """Where the page has the commands of these comparisons: anchor and title of each."""
         return [

@@ -78,7 +78,8 @@ class Conditions:
     `runs`: n of the compared arm with fewer. `evaluations`: before the crossing, of the median run, the
     smaller of both arms; only time_to_target needs it. `own_conditions`: these are the claim's own stated
     ones. `differs`: what differs from them; `not_stated`: what the source does not give. `forbidden`: why
-    checks of the study forbid a verdict ("weak baseline").
+    checks of the study forbid a verdict ("weak baseline"). `diverged`: a run of the arm did, so its quality
+    is never "supported".
     """
 
     runs: int
@@ -89,6 +90,7 @@ class Conditions:
     differs: tuple[str, ...] = ()
     not_stated: tuple[str, ...] = ()
     forbidden: tuple[str, ...] = ()
+    diverged: bool = False
 
     @property
     def left_open(self) -> tuple[str, ...]:
