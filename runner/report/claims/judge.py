@@ -116,6 +116,8 @@ def _judged(claim: Claim, study: Speedups, line: ArmSpeedup) -> JudgedClaim:
     )
     conditions = _conditions(claim, study, line, table)
     made, measured = _by_headline(claim, hypothesis, study, line, conditions)
+    if made.word == "smaller here" and (reasons := verdict.out_of_reach(hypothesis, conditions.bound)):
+        made = Verdict(word="not testable here", reasons=(*reasons, *made.reasons))
     if study.exploratory and made.word != "no verdict":
         reasons = (*made.reasons, f"exploratory: {study.exploratory}")
         made = replace(made, remarks=(*made.remarks, "exploratory"), reasons=reasons)
@@ -125,7 +127,7 @@ def _judged(claim: Claim, study: Speedups, line: ArmSpeedup) -> JudgedClaim:
         arm=line.arm.label,
         comparator=study.against.label,
         measured=measured,
-        verdict=verdict.within_reach(made, hypothesis, conditions.bound),
+        verdict=made,
         fairness=table,
         conditions=conditions,
     )

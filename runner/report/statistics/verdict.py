@@ -231,12 +231,6 @@ def out_of_reach(claim: Hypothesis, bound: Bound) -> tuple[str, ...]:
     return (f"{CANNOT[bound.of]} can exceed {bound.value:.3g} here{why}, the claim is {claim.value:.4g}",)
 
 
-def within_reach(made: Verdict, claim: Hypothesis, bound: Bound) -> Verdict:
-    """The verdict, but "not testable here" for a "smaller here" of a size that nothing here could reach."""
-    reasons = out_of_reach(claim, bound) if made.word == "smaller here" else ()
-    return Verdict(word="not testable here", reasons=(*reasons, *made.reasons)) if reasons else made
-
-
 def _word_of(
     claim: Hypothesis, interval: Interval, conditions: Conditions, floor: float
 ) -> tuple[Word, tuple[str, ...]]:

@@ -70,7 +70,6 @@ def test_of_equal_devices_it_is_what_communication_costs(make_run: Make, tmp_pat
         ([0.0] * 4, 0, {"batches": [16, 16, 8, 4]}, 1.0),
         # Busy for 1, 1, 2 and 4 s, at 60, 20, 10 and 5 samples/s: 120 samples take all of them 120/95 s.
         (PACED, 0, {"samples_of_worker": [60, 20, 20, 20]}, 4 * 95 / 120),
-==
     ],
 )
 def test_of_unequal_devices_it_is_that_of_perfect_balance_without_transfers(
