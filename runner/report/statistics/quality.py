@@ -123,8 +123,8 @@ def _verdict(
     elif interval is not None and interval.high < lower:
         word = "contradicted"
     corrected = None if word == "supported" and not gain else family
-    reasons = () if interval else ("no interval of the metric",)
-    made = settled(word, conditions, family=corrected, edge=lower, decides=decides, reasons=reasons)
+    made = Verdict(word=word, reasons=() if interval else ("no interval of the metric",))
+    made = settled(made, conditions, family=corrected, edge=lower, decides=decides)
     if conditions.diverged and made.word == "supported":
         made = replace(made, word="inconclusive", reasons=("a run of the arm diverged", *made.reasons))
     return replace(made, smallest_n=None) if conditions.diverged else made
