@@ -75,10 +75,9 @@ def upper_limit(bounds: Sequence[float]) -> float | None:
 
 def _communication(run: Run) -> float | None:
     total = math.fsum(run.parts_s.values())
-    saved = [run.parts_s.get(part, 0.0) for part in ("exposed", "waiting")]
-    if total - saved[0] - saved[1] <= 0:
-        return None
-    return total / (total - max(0.0, saved[0]) - max(0.0, saved[1]))
+    exposed, waiting = (max(0.0, run.parts_s.get(part, 0.0)) for part in ("exposed", "waiting"))
+    kept = total - exposed - waiting
+    return total / kept if kept > 0 else None
 
 
 def _balanced(run: Run) -> float | None:
