@@ -14,7 +14,7 @@ from rich.text import Text
 
 from ..records.display import make_console, say
 from . import words
-from .answers import limits, recommendation, undecided
+from .answers import limits, recommendation, setting, undecided
 from .claims import convergence_points, paper_claims
 from .claims.claim_tables import claim_rows
 from .claims.judge import JudgedClaim, judge
@@ -65,15 +65,10 @@ class Results:
         return [sentence for run in self.runs for sentence in run.damage]
 
     def title(self, comparison: Comparison) -> str:
-        """Model and data, and what else sets it apart from other configured comparisons."""
-        worlds, sizes = ({getattr(each, name) for each in self.configured} for name in ("world", "size"))
-        parts = (
-            f"{comparison.model} on {comparison.dataset}",
-            words.world(comparison.world) if len(worlds) > 1 else "",
-            comparison.size if len(sizes) > 1 else "",
-            row_of(comparison, self.configured),
-        )
-        return ", ".join(filter(None, parts))
+        """Workload and cluster, and what else sets it apart from other configured comparisons."""
+        several_worlds = len({each.world for each in self.configured}) > 1
+        world = words.world(comparison.world) if several_worlds else ""
+        return ", ".join(filter(None, (setting(comparison), world, row_of(comparison, self.configured))))
 
     def anchors(self, comparisons: Collection[Comparison]) -> list[tuple[str, str]]:
         """Where the page has the commands of these comparisons: anchor and title of each."""
