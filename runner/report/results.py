@@ -14,7 +14,7 @@ from rich.text import Text
 
 from ..records.display import make_console, say
 from . import words
-from .answers import limits, recommendation, undecided
+from .answers import limits, recommendation, setting, undecided
 from .claims import convergence_points, paper_claims
 from .claims.claim_tables import claim_rows
 from .claims.judge import JudgedClaim, judge
@@ -64,21 +64,11 @@ class Results:
         """A sentence for each place of the records that could not be read."""
         return [sentence for run in self.runs for sentence in run.damage]
 
-    def title(self, comparison: Comparison) -> str:
-        """Model and data, and what else sets it apart from other configured comparisons."""
-        worlds, sizes = ({getattr(each, name) for each in self.configured} for name in ("world", "size"))
-        parts = (
-            f"{comparison.model} on {comparison.dataset}",
-            words.world(comparison.world) if len(worlds) > 1 else "",
-            comparison.size if len(sizes) > 1 else "",
-            row_of(comparison, self.configured),
-        )
-        return ", ".join(filter(None, parts))
-
-    @cached_property
-    def titles(self) -> list[str]:
-        """The title of each configured comparison, in their order."""
-        return [self.title(comparison) for comparison in self.configured]
+    def title(self, comparison: Comparison, *, with_world: bool = True) -> str:
+        """Workload and cluster, and what else sets it apart from other configured comparisons."""
+        several_worlds = with_world and len({each.world for each in self.configured}) > 1
+        world = words.world(comparison.world) if several_worlds else ""
+        return ", ".join(filter(None, (setting(comparison), world, row_of(comparison, self.configured))))
 
     def anchors(self, comparisons: Collection[Comparison]) -> list[tuple[str, str]]:
         """Where the page has the commands of these comparisons: anchor and title of each."""

@@ -26,7 +26,13 @@ from ..records.json_lines import write_json
 from ..records.run_directory import OK
 from ..records.study_plan import PILOT, REFERENCE, phase_of
 from ..report.claims import convergence_points
-from ..report.claims.convergence_points import FEWEST_RUNS, FOLDER, Reference, samples_to_target, workload_of
+from ..report.claims.convergence_points import (
+    FEWEST_STORED,
+    FOLDER,
+    Reference,
+    samples_to_target,
+    workload_of,
+)
 from ..report.data.load import load_run
 from ..training.data_errors import data_errors
 from . import start
@@ -56,7 +62,7 @@ def pilot(
     too few runs, for a study without a baseline or for a cluster, and where `pilots` or `scored` refuse it.
     """
     what, fewest, derive = (
-        ("references", FEWEST_RUNS, scored) if reference else ("pilots", FEWEST_PILOTS, pilots)
+        ("references", FEWEST_STORED, scored) if reference else ("pilots", FEWEST_PILOTS, pilots)
     )
     if runs < fewest:
         raise ConfigError(f"--runs {runs}: must be {fewest} or more")

@@ -75,14 +75,10 @@ def rated(arm: Arm) -> list[Run]:
     return [run for run in arm.complete if (run.samples_per_s or 0) > 0]
 
 
-def _whole(arm: Arm) -> list[Run]:
-    """Runs that did the whole schedule: neither stopped at the target nor by a limit on their time."""
-    return [run for run in arm.complete if run.stop == "budget" and run.train_s]
-
-
 ALL_WORK = ArmTime(
     "time of all work",
-    _whole,
+    # Neither stopped at the target nor by a limit on their time.
+    lambda arm: [run for run in arm.complete if run.stop == "budget" and run.train_s],
     lambda runs: Times(tuple(run.train_s for run in runs if run.train_s)),
     "did not do all their work",
 )

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ..data.arms import Arm
 from ..data.load import Run, number, value_at
-from ..data.means import by_rank, geometric_mean, shares, uneven_devices
+from ..data.means import by_rank, geometric_mean
 from ..statistics.verdict import Bound
 from ..statistics.welch import FEWEST_RUNS, exponential, mean_of
 from .recorded import ranks_of
@@ -58,8 +58,12 @@ def schedule_words(share: float) -> str:
 
 def differ(run: Run) -> bool:
     """Whether the ranks have unequal devices: as configured, by their model, or by measured steps."""
-    models = {str(model) for row in ranks_of(run) if (model := row.get("device_model")) is not None}
-    return uneven_devices(run) or len(models) > 1 or bool(value_at(run.config, "cluster", "device", "trace"))
+    device = value_at(run.config, "cluster", "device")
+    if value_at(device, "straggler", "rank") is not None or value_at(device, "trace"):
+        return True
+    models = [model for row in ranks_of(run) if (model := row.get("device_model")) is not None]
+    of_ranks = (models, value_at(device, "speeds"), value_at(device, "kind"))
+    return any(isinstance(values, list) and len(set(map(str, values))) > 1 for values in of_ranks)
 
 
 def upper_limit(bounds: Sequence[float]) -> float | None:
@@ -71,10 +75,9 @@ def upper_limit(bounds: Sequence[float]) -> float | None:
 
 def _communication(run: Run) -> float | None:
     total = math.fsum(run.parts_s.values())
-    saved = [run.parts_s.get(part, 0.0) for part in ("exposed", "waiting")]
-    if total - saved[0] - saved[1] <= 0:
-        return None
-    return total / (total - max(0.0, saved[0]) - max(0.0, saved[1]))
+    exposed, waiting = (max(0.0, run.parts_s.get(part, 0.0)) for part in ("exposed", "waiting"))
+    kept = total - exposed - waiting
+    return total / kept if kept > 0 else None
 
 
 def _balanced(run: Run) -> float | None:
@@ -90,8 +93,11 @@ def _balanced(run: Run) -> float | None:
         return None
     busy = [rank["train_s"] - max(0.0, rank["exposed_s"]) - max(0.0, rank["waiting_s"]) for rank in times]
     split = (value_at(run.summary, "strategy", key) for key in ("batches", "samples_of_worker"))
-    samples = shares(run) if any(split) else [1.0] * len(times)
-    if len(samples) != len(times) or min(*busy, *samples) <= 0:
+    samples = next(filter(None, split), [1.0] * len(times))
+    # A worker may be a whole node: then its samples are not those of a rank.
+    if not isinstance(samples, list) or len(samples) != len(times):
+        return None
+    if any((number(value) or 0.0) <= 0 for value in (*busy, *samples)):
         return None
     train_s = max(rank["train_s"] for rank in times)
     together = math.fsum(n / c for n, c in zip(samples, busy, strict=True))

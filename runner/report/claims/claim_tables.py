@@ -27,17 +27,17 @@ def _row(speedups: Speedups, line: ArmSpeedup) -> dict[str, Any]:
         "placebo": line is speedups.placebo,
         "runs": len(line.arm.counted),
         "level": speedups.level,
-        **_ratio("fixed_work", line.fixed_work),
+        **ratio_columns("fixed_work", line.fixed_work),
         "fixed_work_bound": line.fixed_work and line.fixed_work.side,
         "fixed_work_holm_p": line.holm[0],
-        **_ratio("to_target", target),
+        **ratio_columns("to_target", target),
         "to_target_bound": target and target.side,
         "to_target_holm_p": line.holm[1],
         "interval_kind": target and ("paired" if target.same_trajectory else "Welch"),
         "to_target_other_low": other and other.low,
         "to_target_other_high": other and other.high,
-        **_ratio("throughput", line.throughput),
-        **_ratio("statistical_efficiency", line.statistical),
+        **ratio_columns("throughput", line.throughput),
+        **ratio_columns("statistical_efficiency", line.statistical),
         "quality_points": points and points.difference,
         "quality_points_low": points and points.interval.low,
         "quality_points_high": points and points.interval.high,
@@ -54,7 +54,8 @@ def _row(speedups: Speedups, line: ArmSpeedup) -> dict[str, Any]:
     }
 
 
-def _ratio(name: str, ratio: Ratio | None) -> dict[str, float | None]:
+def ratio_columns(name: str, ratio: Ratio | None) -> dict[str, float | None]:
+    """A ratio and the ends of its interval."""
     ends = (ratio.point, ratio.low, ratio.high) if ratio else (None, None, None)
     return dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
 

@@ -26,7 +26,7 @@ from .arm_speedup import diverged
 from .paper_claims import read_keys
 
 FOLDER = "convergence"
-FEWEST_RUNS = 10
+FEWEST_STORED = 10
 GROUPS = ("model", "dataset", "optimizer", "schedule")
 TRAIN = (
     *("epochs", "max_steps", "global_batch_size", "short_batch", "precision", "clip_norm"),
@@ -56,8 +56,8 @@ class Reference:
     date: str
 
     def __post_init__(self) -> None:
-        if len(self.samples) < FEWEST_RUNS:
-            raise ConfigError(f"samples: {len(self.samples)} runs; must be {FEWEST_RUNS} or more")
+        if len(self.samples) < FEWEST_STORED:
+            raise ConfigError(f"samples: {len(self.samples)} runs; must be {FEWEST_STORED} or more")
         for value in self.samples:
             if (number(value) or 0.0) <= 0:
                 raise ConfigError(f"samples={value}: must be numbers above 0")

@@ -176,7 +176,7 @@ def _line(arm: Arm, alone: Arm, cores: int) -> Efficient:
     return Efficient(
         arm=arm,
         samples_per_s=_rate(arm),
-        value=_rate(arm) / _rate(alone) / cores,
+        value=ratio.point / cores,
         interval=Interval(ratio.low / cores, ratio.high / cores),
         shares=time_shares(rated(arm)),
     )

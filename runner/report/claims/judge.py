@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
 from statistics import median
 from typing import Any
 
@@ -115,6 +116,8 @@ def _judged(claim: Claim, study: Speedups, line: ArmSpeedup) -> JudgedClaim:
     )
     conditions = _conditions(claim, study, line, table)
     made, measured = _by_headline(claim, hypothesis, study, line, conditions)
+    if made.word == "smaller here" and (reasons := verdict.out_of_reach(hypothesis, conditions.bound)):
+        made = Verdict(word="not testable here", reasons=(*reasons, *made.reasons))
     if study.exploratory and made.word != "no verdict":
         reasons = (*made.reasons, f"exploratory: {study.exploratory}")
         made = replace(made, remarks=(*made.remarks, "exploratory"), reasons=reasons)
@@ -124,7 +127,7 @@ def _judged(claim: Claim, study: Speedups, line: ArmSpeedup) -> JudgedClaim:
         arm=line.arm.label,
         comparator=study.against.label,
         measured=measured,
-        verdict=verdict.within_reach(made, hypothesis, conditions.bound),
+        verdict=made,
         fairness=table,
         conditions=conditions,
     )
@@ -156,6 +159,7 @@ def _conditions(claim: Claim, study: Speedups, line: ArmSpeedup, table: list[Fai
         differs=differs,
         not_stated=not_stated,
         forbidden=tuple(filter(None, reasons)),
+        diverged=line.diverged,
     )
 
 
@@ -226,11 +230,9 @@ def _by_headline(
         given = {"conditions": conditions, "family": family, **more}
         return rule(hypothesis, own and own.interval, **given)
 
-    def final(each: ArmSpeedup) -> Estimate | None:
-        return each.quality
-
-    no_loss = partial(by, quality.no_loss, final, diverged=line.diverged)
-    better = partial(by, quality.better, diverged=line.diverged, fresh_difference=study.fresh_points)
+    final = attrgetter("quality")
+    no_loss = partial(by, quality.no_loss, final)
+    better = partial(by, quality.better, fresh_difference=study.fresh_points)
     match claim.headline, claim.direction:
         case "quality", "not_worse":
             return no_loss(), _points(line)
@@ -252,14 +254,14 @@ def _by_headline(
             measured = f"{found.difference:+.2f} points" if found else "no difference"
             return made, f"{measured} at equal time, {words.interval(steps)} in time per sample"
         case "time_to_target", _:
-            made = by(verdict.ratio_verdict, lambda each: each.to_target)
+            made = by(verdict.ratio_verdict, attrgetter("to_target"))
             return made, f"{words.interval(line.to_target)} in time to target"
         case "efficiency", _:
             # Of the runs that did all their work; fairness requires the same machines.
             made = by(verdict.ratio_verdict, lambda each: rates(study.against, each.arm))
             return made, f"{words.interval(rates(study.against, line.arm))} in samples per second"
         case _:
-            time = by(verdict.ratio_verdict, lambda each: each.fixed_work, verdicts=2)
+            time = by(verdict.ratio_verdict, attrgetter("fixed_work"), verdicts=2)
             joined = quality.join(time, no_loss(verdicts=2), quantifier=claim.quantifier)
             return joined, f"{words.interval(line.fixed_work)} in time, {_points(line)}"
 
@@ -268,14 +270,7 @@ def _points_at(study: Speedups, limit_s: float) -> Callable[[ArmSpeedup], Estima
     """The difference of the metric of the last evaluation up to `limit_s` of training."""
 
     def points(arm: Arm) -> list[float]:
-        values = (
-            quality.last_up_to(
-                [row["train_s"] for row in run.evaluations],
-                [run.judged_by.of(row) for row in run.evaluations],
-                limit_s,
-            )
-            for run in arm.counted
-        )
+        values = (quality.last_up_to(run.points("train_s"), limit_s) for run in arm.counted)
         return [100 * value for value in values if value is not None and not math.isnan(value)]
 
     base = points(study.against)

@@ -28,11 +28,7 @@ QUANTIFIERS = ("typical", "up_to")
 CERTAINTIES = ("abstract", "paper", "secondary")
 QUALITY = ("accuracy", "top5", "miou", "pixel_accuracy", "loss")
 HEADLINES: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
-    "fixed_work": (
-        "time of the same complete schedule, with quality that is not worse",
-        ("faster",),
-        QUALITY,
-    ),
+    "fixed_work": ("time of the same complete schedule, with quality not worse", ("faster",), QUALITY),
     "time_to_target": ("time to a target", ("faster",), QUALITY),
     "efficiency": ("computing efficiency", ("faster",), ("samples_per_s",)),
     "quality": ("final quality", ("better", "not_worse"), QUALITY),

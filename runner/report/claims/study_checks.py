@@ -66,12 +66,10 @@ def records_intact(study: Speedups) -> Check:
         if sentence := _impossible(study, line):
             forbids.append(Forbidden(line.arm.label, "faster than possible", sentence))
     details += [run.found_again for run in runs if run.copies]
+    level, sentence = "green", "the records of every run agree with each other"
     if damaged := sum(bool(run.damage) for run in runs):
-        sentence = f"{damaged} of {len(runs)} runs have damaged records"
-        return _check("records intact", "amber", sentence, forbids, details)
-    return _check(
-        "records intact", "green", "the records of every run agree with each other", forbids, details
-    )
+        level, sentence = "amber", f"{damaged} of {len(runs)} runs have damaged records"
+    return _check("records intact", level, sentence, forbids, details)
 
 
 def _impossible(study: Speedups, line: ArmSpeedup) -> str:
@@ -112,10 +110,8 @@ def fair(study: Speedups) -> Check:
             forbids.append(Forbidden(label, reason, sentence, spares=spares))
             details.append(f"{label}: {'; '.join(row.sentence for row in unequal)}")
     mixed = [f"the runs of {baseline} differ: {what}" for what in spread(study.baseline.runs)]
-    if mixed:
-        return _check("fair", "amber", mixed[0], forbids, [*details, *mixed])
-    sentence = f"no arm differs from {baseline} in more than its strategy"
-    return _check("fair", "green", sentence, forbids, details)
+    sentence = mixed[0] if mixed else f"no arm differs from {baseline} in more than its strategy"
+    return _check("fair", "amber" if mixed else "green", sentence, forbids, [*details, *mixed])
 
 
 def plan_complete(study: Speedups) -> Check:
@@ -127,11 +123,7 @@ def plan_complete(study: Speedups) -> Check:
     plans = {folder: stages_of(folder) for folder in sorted(folders)}
     if not all(plans.values()):
         return Check(name="plan complete", level="amber", sentence=NO_PLAN, exploratory=NO_PLAN)
-    found = [
-        difference
-        for folder, stages in plans.items()
-        for difference in _differences(study.comparison, folder, stages)
-    ]
+    found = [each for plan in plans.items() for each in _differences(study.comparison, *plan)]
     if not found:
         count = words.count(len(study.comparison.runs), "run")
         return _check("plan complete", "green", f"{count}, as planned before the first began", ())
@@ -299,7 +291,8 @@ def valid_times(study: Speedups) -> Check:
     }
     if not errors:
         return _check("times", "green", "times were measured, not simulated", forbids)
-    typical, p95 = (_percent(max(getattr(e, size) for e in errors.values())) for size in ("typical", "p95"))
+    typical = words.percent(max(error.typical for error in errors.values()))
+    p95 = words.percent(max(error.p95 for error in errors.values()))
     sentence = (
         "times are simulated, and every interval holds the model error: "
         f"half of all errors are below {typical}, 95 % below {p95}"
@@ -313,12 +306,8 @@ def _used(error: ModelError) -> str:
     bias = f"their mean error of {error.bias:+.1%} is taken off the ratio"
     if error.carried:
         bias = "no bias is known at its ratio, so the interval carries the whole error"
-    size = f"typical error {_percent(error.typical)}, 95 % below {_percent(error.p95)}"
+    size = f"typical error {words.percent(error.typical)}, 95 % below {words.percent(error.p95)}"
     return f"{error.count} validated pairs of {of}; {bias}; {size}."
-
-
-def _percent(share: float) -> str:
-    return f"{words.significant(100 * share, 2)} %"
 
 
 CHECKS: tuple[Callable[[Speedups], Check], ...] = (

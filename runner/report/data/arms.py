@@ -105,17 +105,6 @@ def row_of(comparison: Comparison, comparisons: Iterable[Comparison]) -> str:
     return EQUALLY if comparison.tuned else OWN
 
 
-def walk(comparisons: Iterable[Comparison]) -> list[tuple[Comparison, Arm, Run]]:
-    """Every run with its arm and comparison, in reading order."""
-    return [(c, arm, run) for c in comparisons for arm in c.arms for run in arm.runs]
-
-
-def who(comparison: Comparison, arm: Arm, run: Run) -> dict[str, Any]:
-    """The columns that every row about a run begins with."""
-    row = {"assumption": comparison.assumption, "arm": arm.label, "run_id": run.run_id, "seed": run.seed}
-    return {**comparison.place, **row}
-
-
 def shown(comparison: Comparison) -> Comparison:
     """Without second baselines, placebos and runs of one core, unless there are no other arms."""
     arms = [arm for arm in comparison.arms if not arm.runs[0].role]
@@ -163,7 +152,7 @@ def _arms(runs: Sequence[Run]) -> dict[str, list[Run]]:
     named = all(run.arm_name for run in runs)
     members: dict[tuple[bool, str, str], list[Run]] = defaultdict(list)
     for run in runs:
-        same = json.dumps([run.strategy, _own_name(run), sorted(settings(run).items())], default=str)
+        same = json.dumps([run.strategy, run.own_name, sorted(settings(run).items())], default=str)
         members[run.strategy != "ddp", run.arm_name if named else "", same].append(run)
     # The baseline first, the rest by name.
     ordered = sorted(members, key=lambda key: (key[0], natural(key[1]), natural(key[2])))
@@ -183,7 +172,7 @@ def _label(run: Run, firsts: Sequence[Run], *, named: bool) -> str:
     others = [other for other in firsts if not named or other.arm_name == run.arm_name]
     if named and len(others) == 1:
         return run.arm_name
-    start, name = run.arm_name if named else run.strategy, _own_name(run)
+    start = run.arm_name if named else run.strategy
     flats = {other.place: settings(other) for other in others}
     different: dict[str, Any] = {
         group: run.name(group) for group in GROUPS[3:] if len({other.name(group) for other in others}) > 1
@@ -194,9 +183,8 @@ def _label(run: Run, firsts: Sequence[Run], *, named: bool) -> str:
         peers = [other for other in others if group not in GROUPS or other.name(group) == run.name(group)]
         if not key.endswith("._target_") and any(flats[peer.place].get(key) != value for peer in peers):
             different[key] = value
-    return ", ".join(
-        [f"{start} [{name}]" if name else start, *(f"{k}={text(v)}" for k, v in different.items())]
-    )
+    start += f" [{run.own_name}]" if run.own_name else ""
+    return ", ".join([start, *(f"{key}={text(value)}" for key, value in different.items())])
 
 
 def natural(text: str) -> list[str | int]:
@@ -207,7 +195,3 @@ def natural(text: str) -> list[str | int]:
 def _order_in_arm(run: Run) -> tuple[Any, ...]:
     seed = run.seed if isinstance(run.seed, int) else -1
     return (seed, str(run.seed), str(value_at(run.config, "run", "repeat")), run.run_id, run.place)
-
-
-def _own_name(run: Run) -> str:
-    return str(value_at(run.config, "run", "arm") or "")

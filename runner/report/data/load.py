@@ -58,6 +58,7 @@ class Run:
     distrusted: tuple[str, ...] = ()
 
     arm_name = _text_at("config", "study", "arm")  # the study's name for what is compared
+    own_name = _text_at("config", "run", "arm")  # the user's own
     size = _text_at("config", "study", "size")  # "" if the study has one size only
     assumption = _text_at("config", "study", "assumption")  # the one departure from what is assumed otherwise
     role = _text_at("config", "study", "role")  # "same_seeds", "fresh_seeds", "placebo", "one_core" or ""
@@ -271,11 +272,6 @@ def text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def is_placed(row: Row) -> bool:
-    """Whether an evaluation has a place on both axes: training time and samples."""
-    return is_number(row.get("train_s")) and is_number(row.get("samples"))
-
-
 def merged(values: Sequence[Any]) -> Any:
     """What all attempts recorded of their machine, as one value; `values` has one for each attempt.
 
@@ -353,7 +349,11 @@ def load_run(path: Path, place: str) -> Run:
         config=mapping_of(path / "config.yaml", place, damage),
         environment=_environment(path, place, damage),
         status=status,
-        evaluations=[row for row in kept if row.get("kind") == "evaluation" and is_placed(row)],
+        evaluations=[
+            row
+            for row in kept
+            if row.get("kind") == "evaluation" and all(is_number(row.get(x)) for x in ("train_s", "samples"))
+        ],
         summary=summaries[-1] if summaries else status.get("summary") or {},
         rank_rows=rank_rows,
         start=StartRow.read(next((row for row in rows if row.get("kind") == StartRow.kind), {})),

@@ -13,9 +13,9 @@ TIME_SHARES = ("compute", "data", "blocked on intra", "blocked on inter", "other
 
 
 def geometric_mean(values: Sequence[float | None]) -> float | None:
-    """exp(mean(ln)) of two or more positive values; None for fewer, or if any is missing or not positive."""
-    finite = _all_finite(values)
-    return statistics.geometric_mean(finite) if finite and min(finite) > 0 else None
+    """exp(mean(ln)) of two or more values; None for fewer, or if any is missing, not positive or infinite."""
+    known = [value for value in values if value is not None and 0 < value < math.inf]
+    return statistics.geometric_mean(known) if len(known) == len(values) >= 2 else None
 
 
 def over_runs(values: Sequence[float]) -> float:
@@ -25,39 +25,8 @@ def over_runs(values: Sequence[float]) -> float:
 
 def mean(values: Sequence[float | None]) -> float | None:
     """Arithmetic mean of two or more values; None for fewer, or if any is missing, NaN or infinite."""
-    finite = _all_finite(values)
-    return fmean(finite) if finite else None
-
-
-def _all_finite(values: Sequence[float | None]) -> list[float]:
-    """`values` if there are two or more and all are finite numbers, else nothing."""
-    finite = [value for value in values if value is not None and math.isfinite(value)]
-    return finite if len(finite) == len(values) >= 2 else []
-
-
-def target_mean(arm: Arm) -> float | None:
-    """Geometric mean of the scored crossing times, seconds; None unless all that count reached the target."""
-    return geometric_mean([run.to_target_s for run in arm.counted])
-
-
-def train_mean(arm: Arm) -> float | None:
-    """Geometric mean of T_train in seconds over the complete runs."""
-    return geometric_mean([run.train_s for run in arm.complete])
-
-
-def rate_mean(arm: Arm) -> float | None:
-    """Geometric mean of the samples per second over the complete runs."""
-    return geometric_mean([run.samples_per_s for run in arm.complete])
-
-
-def final_mean(arm: Arm) -> float | None:
-    """Arithmetic mean of the final metric over all runs that count; None if one of them ended in NaN."""
-    return mean([run.final for run in arm.counted])
-
-
-def bytes_mean(arm: Arm, link: str) -> float | None:
-    """Arithmetic mean of the payload bytes over `link` per complete run, summed over ranks."""
-    return mean([run.payload_bytes(link) for run in arm.complete])
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return fmean(known) if len(known) == len(values) >= 2 else None
 
 
 def mean_parts(arm: Arm) -> dict[str, float]:
@@ -68,35 +37,19 @@ def mean_parts(arm: Arm) -> dict[str, float]:
 
 def time_shares(runs: Sequence[Run]) -> dict[str, float] | None:
     """Shares of training time by `TIME_SHARES`, mean over runs; None if a run has not recorded them."""
-    shares = []
+    of_runs: list[list[float]] = []
     for run in runs:
-        parts, blocked = run.parts_s, run.summary.get("blocked_s")
-        total = sum(parts.values())
-        if not isinstance(blocked, Mapping) or total <= 0:
-            return None
-        blocked_s = [value for link in LINKS if (value := number(blocked.get(link, 0.0))) is not None]
-        if len(blocked_s) < len(LINKS):
+        parts, total = run.parts_s, sum(run.parts_s.values())
+        blocked = [number(value_at(run.summary, "blocked_s", link)) for link in LINKS]
+        blocked_s = [value for value in blocked if value is not None]
+        if len(blocked_s) < len(LINKS) or total <= 0:
             return None
         seconds = [parts.get("compute", 0.0), parts.get("data", 0.0), *blocked_s]
-        shares.append([value / total for value in [*seconds, max(0.0, total - sum(seconds))]])
-    if not shares:
-        return None
-    return dict(zip(TIME_SHARES, map(fmean, zip(*shares, strict=True)), strict=True))
+        of_runs.append([value / total for value in [*seconds, max(0.0, total - sum(seconds))]])
+    return dict(zip(TIME_SHARES, map(fmean, zip(*of_runs, strict=True)), strict=True))
 
 
 # ------------------------------------------------------------------ ranks of a run
-
-
-def shares(run: Run) -> list[float]:
-    """Samples of each rank as times an equal share, [ranks]; [] where the strategy does not record them."""
-    for key in ("batches", "samples_of_worker"):
-        samples = value_at(run.summary, "strategy", key)
-        # A worker may be a whole node: then its samples are not those of a rank.
-        if isinstance(samples, list) and samples and len(samples) == len(by_rank(run)):
-            finite = [value for value in samples if number(value) is not None]
-            if len(finite) == len(samples) and sum(finite) > 0:
-                return [value * len(finite) / sum(finite) for value in finite]
-    return []
 
 
 def by_rank(run: Run) -> list[dict[str, float]]:
@@ -109,12 +62,3 @@ def by_rank(run: Run) -> list[dict[str, float]]:
             if (seconds := number(value)) is not None:
                 of_rank[name] += seconds
     return [dict(sums[rank]) for rank in sorted(sums)]
-
-
-def uneven_devices(run: Run) -> bool:
-    """Whether some rank is meant to be slower than others, or has another device."""
-    device = value_at(run.config, "cluster", "device")
-    if value_at(device, "straggler", "rank") is not None:
-        return True
-    of_ranks = [value_at(device, key) for key in ("speeds", "kind")]
-    return any(isinstance(values, list) and len(set(map(str, values))) > 1 for values in of_ranks)

@@ -3,11 +3,11 @@
 from functools import partial
 
 from .. import answers, words
-from ..answers import in_order, paper_table, setting
+from ..answers import in_order, paper_table
 from ..claims.claim_tables import claim_rows, fairness_rows, speedup_rows
 from ..claims.judge import NO_ARM, JudgedClaim
 from ..claims.speedups import Speedups
-from ..data.arms import Comparison, row_of
+from ..data.arms import Comparison
 from ..plots.pictures import Plot
 from ..plots.saving_lanes import lanes
 from ..plots.style import swatch
@@ -30,7 +30,7 @@ class AnswerSection(Section):
 <section><h1>{{ results.speedups | length }} comparisons</h1>
 <ul>
 {% for speedups in results.speedups %}
-<li><a href="#answer-{{ loop.index }}">{{ section.title(speedups.comparison) }}</a>:
+<li><a href="#answer-{{ loop.index }}">{{ results.title(speedups.comparison) }}</a>:
 {{ section.answers.recommendation(speedups) }}</li>
 {% endfor %}
 </ul></section>
@@ -38,7 +38,7 @@ class AnswerSection(Section):
 {% for speedups in results.speedups %}
 {% set comparison = speedups.comparison %}
 <article class="answer" id="answer-{{ loop.index }}">
-<p class="kicker">{{ section.title(comparison) }}{{ page.of_study(comparison.study) }} ·
+<p class="kicker">{{ results.title(comparison, with_world=False) }}{{ page.of_study(comparison.study) }} ·
 {{ comparison.world_in_words }} · baseline: {{ speedups.baseline.label }} ·
 {{ section.answers.runs(speedups) }} · {{ "%g" | format(100 * speedups.level) }} % intervals</p>
 <{{ section.heading }} class="sentence">
@@ -76,8 +76,8 @@ class AnswerSection(Section):
 {% endfor %}
 {% for comparison in section.without_ratios %}
 <article class="answer">
-<p class="kicker">{{ section.title(comparison) }}{{ page.of_study(comparison.study) }} ·
-{{ comparison.world_in_words }}</p>
+<p class="kicker">{{ results.title(comparison, with_world=False) }}
+{{- page.of_study(comparison.study) }} · {{ comparison.world_in_words }}</p>
 <{{ section.heading }} class="sentence">On {{ section.answers.setting(comparison) }}, nothing is compared:
 a ratio takes three runs or more of ddp, or of study.baseline, and of another arm.</{{ section.heading }}>
 </article>
@@ -91,7 +91,7 @@ a ratio takes three runs or more of ddp, or of study.baseline, and of another ar
 {% endif %}
 {% for speedups in results.speedups if speedups.lines %}
 <details><summary>The numbers of every arm
-{{- ": " ~ speedups.comparison.study ~ ", " ~ section.title(speedups.comparison)
+{{- ": " ~ speedups.comparison.study ~ ", " ~ results.title(speedups.comparison)
   if results.speedups | length > 1 }}</summary>
 {% call page.table("Numbers of every arm", section.numbers(speedups), text=("remarks",)) %}
 Share of the time of <strong>{{ speedups.baseline.label }}</strong> that is saved, with
@@ -112,10 +112,6 @@ Share of the time of <strong>{{ speedups.baseline.label }}</strong> that is save
         """The comparisons that have too few runs for a ratio, or no baseline."""
         known = {id(speedups.comparison) for speedups in self.results.speedups}
         return [comparison for comparison in self.results.configured if id(comparison) not in known]
-
-    def title(self, comparison: Comparison) -> str:
-        """Workload and cluster, and of tuned and the paper's settings which, where the report has both."""
-        return ", ".join(filter(None, (setting(comparison), row_of(comparison, self.results.comparisons))))
 
     def numbers(self, speedups: Speedups) -> Rows:
         """The table of a comparison for a paper, with the looks of its arms and remarks."""

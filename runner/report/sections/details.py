@@ -7,10 +7,10 @@ from typing import Any
 
 from ...records.target_crossing import best
 from .. import words
-from ..data.arms import Arm, Comparison, shown, walk, who
+from ..data.arms import Arm, Comparison, shown
 from ..data.load import LINKS, PARTS, Run
-from ..data.means import bytes_mean, final_mean, rate_mean, target_mean, train_mean
-from ..data.metric import Metric, target_words
+from ..data.means import geometric_mean, mean
+from ..data.metric import target_words
 from ..plots.curves import figures
 from ..plots.pictures import Plot
 from ..section import Rows, Section
@@ -34,7 +34,7 @@ class DetailsSection(Section):
 {% for block in section.blocks %}
 {% set place = "commands-" ~ loop.index %}
 <section>
-<h2>{{ "Behind the answer" if loop.length == 1 else block.title }}
+<h2>{{ "Behind the answer" if loop.length == 1 else results.title(block.comparison) }}
 {{- page.of_study(block.comparison.study) }}</h2>
 <details><summary>Every run ({{ block.comparison.runs | length }})</summary>
 <div class="wide" role="region" aria-label="Arms and runs" tabindex="0">
@@ -56,7 +56,9 @@ one run. Times are T_train: evaluation, checkpoints and start-up left out.
 <th scope="row" title="{{ run.run_id }}">seed {{ run.seed }}
 {{- page.chips(section.notes_of(run)) }}
 {{- page.chips(run.labels) if run.labels != line.labels }}</th>
-<td></td><td>{{ section.crossing_words(run) }}</td>
+<td></td><td>
+{{- "not reached" if not run.crossing and run.counted and run.target is not none
+  else words.seconds(run.to_target_s) }}</td>
 <td>{{ words.seconds(run.train_s) }}</td><td>{{ words.number(run.final, 4) }}</td></tr>
 {% endfor %}
 </tbody>
@@ -88,10 +90,10 @@ one run. Times are T_train: evaluation, checkpoints and start-up left out.
     @cached_property
     def blocks(self) -> list[dict[str, Any]]:
         """One for each comparison as configured."""
-        titled = list(zip(self.results.configured, self.results.titles, strict=True))
+        configured = self.results.configured
         return [
-            block_of(comparison, title, f"{number}_" if len(titled) > 1 else "")
-            for number, (comparison, title) in enumerate(titled, 1)
+            block_of(comparison, f"{number}_" if len(configured) > 1 else "")
+            for number, comparison in enumerate(configured, 1)
         ]
 
     @property
@@ -113,12 +115,6 @@ one run. Times are T_train: evaluation, checkpoints and start-up left out.
         ]
 
     @staticmethod
-    def crossing_words(run: Run) -> str:
-        if run.crossing is None:
-            return "not reached" if run.counted and run.target is not None else words.MISSING
-        return words.seconds(run.to_target_s)
-
-    @staticmethod
     def notes_of(run: Run) -> list[str]:
         """What sets a run apart."""
         notes = {
@@ -137,48 +133,51 @@ one run. Times are T_train: evaluation, checkpoints and start-up left out.
     def tables(self) -> dict[str, Rows]:
         """`runs`: a row per run directory, failed ones included; `evaluations`: a row per surviving
         evaluation of every run; `arms`: a row per arm of every size and assumption."""
-        comparisons = self.results.comparisons
+        arms = [(comparison, arm) for comparison in self.results.comparisons for arm in comparison.arms]
+        runs = [(place_of(comparison, arm, run), run) for comparison, arm in arms for run in arm.runs]
         return {
-            "runs": [who(comparison, arm, run) | run_row(run) for comparison, arm, run in walk(comparisons)],
+            "runs": [place | run_row(run) for place, run in runs],
             "evaluations": [
-                who(comparison, arm, run) | evaluation_row(row, comparison.metric)
-                for comparison, arm, run in walk(comparisons)
+                place | {name: row.get(name) for name in (*PLACE, metric.key, *metric.beside, *NUMBERS)}
+                for place, run in runs
+                for metric in [run.judged_by]
                 for row in run.evaluations
             ],
-            "arms": [arm_row(comparison, arm) for comparison in comparisons for arm in comparison.arms],
+            "arms": [arm_row(comparison, arm) for comparison, arm in arms],
         }
 
 
-def block_of(comparison: Comparison, title: str, prefix: str) -> dict[str, Any]:
+def block_of(comparison: Comparison, prefix: str) -> dict[str, Any]:
     """A comparison as the page shows it. `prefix`: of the names of its figures."""
     together = shown(comparison)
     limit_s = budget_s(together)
     return {
         "comparison": comparison,
-        "title": title,
         "figures": figures(together, prefix),
         "targets": [target_words(comparison.runs[0].metric, target) for target in comparison.targets],
-        "lines": [arm_line(arm, limit_s) for arm in comparison.arms],
+        "lines": [arm_line(comparison, arm, limit_s) for arm in comparison.arms],
     }
 
 
-def arm_line(arm: Arm, limit_s: float | None) -> dict[str, Any]:
-    """An arm of the table, its numbers as text. `limit_s`: the budget of all arms, seconds of T_train.
+def arm_line(comparison: Comparison, arm: Arm, limit_s: float | None) -> dict[str, Any]:
+    """An arm's row of table `arms` as text. `limit_s`: the budget of all arms, seconds of T_train.
 
     Where not all runs reached the target, the time is the median of which the others are a part.
     """
-    reached, counted, out = len(arm.reached), len(arm.counted), len(arm.runs) - len(arm.counted)
+    row = arm_row(comparison, arm)
+    reached, counted, out = row["reached"], row["runs"], row["runs_not_counted"]
     ends = wilson(reached, counted) if counted > 1 else None
     share = f"{reached} of {counted}" + (f" [{ends.low:.2f}, {ends.high:.2f}]" if ends else "")
-    mean = target_mean(arm)
+    to_target_s = row["to_target_s_geometric_mean"]
     median = median_s(way(arm.counted, limit_s)) if limit_s is not None and counted > 1 else None
+    to_median = f"median {words.seconds(median)}" if to_target_s is None and median else ""
     return {
         "arm": arm,
         "runs": words.count(counted, "run") + (f" (+ {out} not counted)" if out else ""),
         "reached": share if any(run.target is not None for run in arm.runs) else "no target set",
-        "to_target": f"median {words.seconds(median)}" if mean is None and median else words.seconds(mean),
-        "train": words.seconds(train_mean(arm)),
-        "final": words.number(final_mean(arm), 4),
+        "to_target": to_median or words.seconds(to_target_s),
+        "train": words.seconds(row["train_s_geometric_mean"]),
+        "final": words.number(row[f"final_{comparison.metric.key}_mean"], 4),
         "labels": list(dict.fromkeys(label for run in arm.runs for label in run.labels)),
     }
 
@@ -209,17 +208,21 @@ def arm_row(comparison: Comparison, arm: Arm) -> dict[str, Any]:
         "runs_not_counted": len(arm.runs) - len(arm.counted),
         "runs_complete": len(arm.complete),
         "reached": len(arm.reached),
-        "to_target_s_geometric_mean": target_mean(arm),
-        "train_s_geometric_mean": train_mean(arm),
-        "samples_per_s_geometric_mean": rate_mean(arm),
-        f"final_{comparison.metric.key}_mean": final_mean(arm),
-        **{f"payload_bytes_{link}_mean": bytes_mean(arm, link) for link in LINKS},
+        "to_target_s_geometric_mean": geometric_mean([run.to_target_s for run in arm.counted]),
+        "train_s_geometric_mean": geometric_mean([run.train_s for run in arm.complete]),
+        "samples_per_s_geometric_mean": geometric_mean([run.samples_per_s for run in arm.complete]),
+        f"final_{comparison.metric.key}_mean": mean([run.final for run in arm.counted]),
+        **{
+            f"payload_bytes_{link}_mean": mean([run.payload_bytes(link) for run in arm.complete])
+            for link in LINKS
+        },
     }
 
 
-def evaluation_row(row: Mapping[str, Any], metric: Metric) -> dict[str, Any]:
-    """The fields of an evaluation of a run that is judged by `metric`."""
-    return {name: row.get(name) for name in (*PLACE, metric.key, *metric.beside, *NUMBERS)}
+def place_of(comparison: Comparison, arm: Arm, run: Run) -> dict[str, Any]:
+    """The columns that every row about a run begins with."""
+    row = {"assumption": comparison.assumption, "arm": arm.label, "run_id": run.run_id, "seed": run.seed}
+    return {**comparison.place, **row}
 
 
 def run_row(run: Run) -> dict[str, Any]:

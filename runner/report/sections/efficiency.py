@@ -31,29 +31,24 @@ class EfficiencySection(Section):
 </ul>
 </section>
 {% endfor %}
-{% for comparison, why in section.missing %}
+{% for comparison, why in section.made if why is string %}
 <p class="soft">No computing efficiency {{ page.workload(comparison, comparison.size) }}: {{ why }}.</p>
 {% endfor %}
 """
     efficiency_words = staticmethod(efficiency_words)
 
     @cached_property
-    def _matrices(self) -> list[tuple[Comparison, Matrix | str]]:
-        """The matrix of each comparison, or why it has none."""
-        return [(comparison, matrix(comparison)) for comparison in self.results.comparisons]
+    def made(self) -> list[tuple[Comparison, Matrix | str]]:
+        """Of each comparison that has runs of one core its matrix, or why it has none."""
+        return [
+            (comparison, matrix(comparison))
+            for comparison in self.results.comparisons
+            if any(arm.runs[0].role == ONE_CORE for arm in comparison.arms)
+        ]
 
     @property
     def matrices(self) -> list[Matrix]:
-        return [each for _, each in self._matrices if isinstance(each, Matrix)]
-
-    @property
-    def missing(self) -> list[tuple[Comparison, str]]:
-        """The comparisons that have runs of one core but no matrix, and why."""
-        return [
-            (comparison, why)
-            for comparison, why in self._matrices
-            if isinstance(why, str) and any(arm.runs[0].role == ONE_CORE for arm in comparison.arms)
-        ]
+        return [each for _, each in self.made if isinstance(each, Matrix)]
 
     def tables(self) -> dict[str, Rows]:
         """`efficiency`: a row per arm."""
@@ -70,8 +65,8 @@ def _row(of: Matrix, line: Efficient) -> dict[str, Any]:
         "samples_per_s": line.samples_per_s,
         "one_core_samples_per_s": of.alone,
         "efficiency": line.value,
-        "efficiency_low": line.interval.low if line.interval else None,
-        "efficiency_high": line.interval.high if line.interval else None,
+        "efficiency_low": line.interval.low,
+        "efficiency_high": line.interval.high,
         "level": of.level,
         **{f"share_{part.replace(' ', '_')}": shares.get(part) for part in TIME_SHARES},
     }

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from .. import words
 from ..claims.arm_speedup import level_of
+from ..claims.claim_tables import ratio_columns
 from ..data.arms import Arm, Comparison, per_sample, shown
 from ..data.load import Run
 from ..data.means import over_runs
@@ -62,9 +63,7 @@ def _rows(comparison: Comparison) -> Rows:
                 **{name: fmean(float(run.summary["reader"].get(name, 0)) for run in runs) for name in COUNTS},
                 "samples_per_s": over_runs([run.samples_per_s or 0.0 for run in runs]),
                 "baseline": baseline.label if baseline else None,
-                "times_as_fast": gain.point if gain else None,
-                "times_as_fast_low": gain.low if gain else None,
-                "times_as_fast_high": gain.high if gain else None,
+                **ratio_columns("times_as_fast", gain),
                 "level": level,
             }
         )
@@ -74,10 +73,6 @@ def _rows(comparison: Comparison) -> Rows:
 def _runs(arm: Arm) -> list[Run]:
     """The complete ones that counted what they read."""
     return [run for run in arm.complete if isinstance(run.summary.get("reader"), dict) and run.samples_per_s]
-
-
-def _record_bytes(reading: Reading) -> float:
-    return reading[1][0]["record_bytes"]
 
 
 def _place(reading: Reading) -> tuple[str | bool, ...]:
@@ -117,7 +112,10 @@ class ReadersSection(Section):
     @cached_property
     def over_sizes(self) -> list[list[Reading]]:
         """Of each study, model, world and state of the cache those of several sizes of records, ascending."""
-        groups = [sorted(sizes, key=_record_bytes) for sizes in grouped(self.readings, _place)]
+        groups = [
+            sorted(sizes, key=lambda each: each[1][0]["record_bytes"])
+            for sizes in grouped(self.readings, _place)
+        ]
         return [sizes for sizes in groups if len(sizes) > 1 and gains(sizes)]
 
     def tables(self) -> dict[str, Rows]:

@@ -13,23 +13,20 @@ from .. import words
 from ..claims.arm_speedup import level_of
 from ..data.arms import Arm, Comparison, settings, shown, text
 from ..section import Rows, Section
-from ..statistics.welch import Times, regret
+from ..statistics.welch import FEWEST_RUNS, Times, welch
 from ..target import budget_s, study_of, way
 
 Row = dict[str, Any]
 
 
 def regret_words(row: Row) -> str:
-    """`20.0% [12.1%, 28.4%]`; without an interval below 3 runs."""
+    """`20.0% [12.1%, 28.4%]`."""
     if row["regret"] is None:
         return words.MISSING
     low, high = row["regret_low"], row["regret_high"]
-    point = f"{row['regret_bound']} {row['regret']:.1%}".strip()
-    if low is None:
-        return point
     lowest = f"{low:.1%}" if low > -1 else "no lower end"
     highest = f"{high:.1%}" if math.isfinite(high) else "no upper end"
-    return f"{point} [{lowest}, {highest}]"
+    return f"{row['regret_bound']} {row['regret']:.1%} [{lowest}, {highest}]".strip()
 
 
 def _row(comparison: Comparison, others: Comparison | None, arm: Arm) -> Row:
@@ -68,7 +65,7 @@ def _regret(others: Comparison, default: Arm, tuned: Arm) -> Row:
     `regret_bound`: "≥" where runs with the default settings missed the target and count at the budget, "≤"
     where tuned ones did.
     """
-    limit_s, remarks = budget_s(others), ""
+    limit_s = budget_s(others)
     if default.runs[0].target is not None and limit_s is None:
         return {"remarks": "no budget is known"}
     of_default, of_tuned = (
@@ -77,19 +74,17 @@ def _regret(others: Comparison, default: Arm, tuned: Arm) -> Row:
         else Times(tuple(run.train_s for run in arm.complete if run.train_s))
         for arm in (default, tuned)
     )
-    if not of_default.seconds or not of_tuned.seconds:
-        return {"remarks": "no run counts"}
-    share, ends = regret(of_default, of_tuned, level=level_of(tuned))
+    ratio, remarks = welch(of_default, of_tuned, level=level_of(tuned)), ""
     if of_default.missed or of_tuned.missed:
         counts = [f"{side.met.count(True)} of {len(side.met)}" for side in (of_default, of_tuned)]
         remarks = f"reached the target: {counts[0]} as default, {counts[1]} tuned"
-        if ends is None:
-            return {"remarks": remarks}
+    if ratio is None:
+        return {"remarks": remarks or f"fewer than {FEWEST_RUNS} runs count"}
     return {
-        "regret": share,
-        "regret_bound": "≥" if of_default.missed else "≤" if of_tuned.missed else "",
-        "regret_low": ends.low if ends else None,
-        "regret_high": ends.high if ends else None,
+        "regret": ratio.point - 1,
+        "regret_bound": ratio.side,
+        "regret_low": ratio.low - 1,
+        "regret_high": ratio.high - 1,
         "remarks": remarks,
     }
 

@@ -26,19 +26,11 @@ def difference(base: Sequence[float], arm: Sequence[float], *, level: float = LE
 
 
 def no_loss(
-    claim: Hypothesis,
-    interval: Interval | None,
-    conditions: Conditions,
-    *,
-    diverged: bool = False,
-    family: Family | None = None,
+    claim: Hypothesis, interval: Interval | None, conditions: Conditions, *, family: Family | None = None
 ) -> Verdict:
-    """Whether the arm loses no more than `claim.quality_margin` points.
-
-    `diverged`: a run of the arm did, so inconclusive at best.
-    """
+    """Whether the arm loses no more than `claim.quality_margin` points."""
     low = -claim.quality_margin
-    return _verdict(claim, interval, conditions, (low, low), diverged=diverged, family=family, gain=False)
+    return _verdict(claim, interval, conditions, (low, low), family, gain=False)
 
 
 def better(
@@ -47,7 +39,6 @@ def better(
     conditions: Conditions,
     *,
     fresh_difference: float | None,
-    diverged: bool = False,
     family: Family | None = None,
 ) -> Verdict:
     """Whether the arm is better: supported above |D(A, A″)|, contradicted below 0.
@@ -57,8 +48,7 @@ def better(
     if fresh_difference is None:
         reason = "no noise floor of the metric: no second baseline with fresh seeds"
         conditions = replace(conditions, forbidden=(*conditions.forbidden, reason))
-    edges = (0.0, abs(fresh_difference or 0.0))
-    return _verdict(claim, interval, conditions, edges, diverged=diverged, family=family, gain=True)
+    return _verdict(claim, interval, conditions, (0.0, abs(fresh_difference or 0.0)), family, gain=True)
 
 
 def at_equal_time(conditions: Conditions, step_ratio: Interval | None) -> Conditions:
@@ -73,13 +63,14 @@ def at_equal_time(conditions: Conditions, step_ratio: Interval | None) -> Condit
     return replace(conditions, forbidden=(*conditions.forbidden, reason))
 
 
-def last_up_to(seconds: Sequence[float], values: Sequence[float], limit_s: float) -> float | None:
+def last_up_to(points: Sequence[tuple[float, float]], limit_s: float) -> float | None:
     """The metric of the last evaluation at or before `limit_s` of T_train; None if there was none by then.
 
-    `limit_s` is the comparator's median T_train of the schedule. NaN stays NaN.
+    `points`: T_train and metric of each evaluation; `limit_s`: the comparator's median T_train of the
+    schedule. NaN stays NaN.
     """
-    by_then = [(time, value) for time, value in zip(seconds, values, strict=True) if time <= limit_s]
-    return max(by_then, key=lambda pair: pair[0])[1] if by_then else None
+    by_then = [point for point in points if point[0] <= limit_s]
+    return max(by_then, key=lambda point: point[0])[1] if by_then else None
 
 
 def join(time: Verdict, quality: Verdict, *, quantifier: str) -> Verdict:
@@ -109,9 +100,8 @@ def _verdict(
     interval: Interval | None,
     conditions: Conditions,
     edges: tuple[float, float],
-    *,
-    diverged: bool,
     family: Family | None,
+    *,
     gain: bool,
 ) -> Verdict:
     """Contradicted wholly below the first edge, supported wholly above the second.
@@ -133,8 +123,8 @@ def _verdict(
     elif interval is not None and interval.high < lower:
         word = "contradicted"
     corrected = None if word == "supported" and not gain else family
-    reasons = () if interval else ("no interval of the metric",)
-    made = settled(word, conditions, family=corrected, edge=lower, decides=decides, reasons=reasons)
-    if diverged and made.word == "supported":
+    made = Verdict(word=word, reasons=() if interval else ("no interval of the metric",))
+    made = settled(made, conditions, family=corrected, edge=lower, decides=decides)
+    if conditions.diverged and made.word == "supported":
         made = replace(made, word="inconclusive", reasons=("a run of the arm diverged", *made.reasons))
-    return replace(made, smallest_n=None) if diverged else made
+    return replace(made, smallest_n=None) if conditions.diverged else made

@@ -4,6 +4,7 @@ Source: docs/method.md, "Statistics of ratios".
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -55,17 +56,14 @@ class Family:
         Where two verdicts must decide, 9 of 10 studies decide on each, so that both do in 4 of 5. Decisions
         become more frequent with n, so halving finds it.
         """
-        few, enough = runs, MOST_RUNS
+        more = range(runs + 1, MOST_RUNS + 1)
 
         def decided(runs: int) -> bool:
             return bool(np.mean(decides(*self._ends(runs))) >= 1 - (1 - POWER) / self.verdicts)
 
-        if few >= enough or not math.isfinite(self._estimate.error) or not decided(enough):
+        if not more or not math.isfinite(self._estimate.error) or not decided(MOST_RUNS):
             return None
-        while enough - few > 1:
-            middle = (few + enough) // 2
-            few, enough = (few, middle) if decided(middle) else (middle, enough)
-        return enough
+        return more[bisect_left(more, True, key=decided)]
 
     @property
     def _estimate(self) -> Estimate:

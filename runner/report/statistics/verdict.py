@@ -5,7 +5,7 @@ docs/method.md, "Verdict on a claim"; rule numbers are those of its table.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -78,7 +78,8 @@ class Conditions:
     `runs`: n of the compared arm with fewer. `evaluations`: before the crossing, of the median run, the
     smaller of both arms; only time_to_target needs it. `own_conditions`: these are the claim's own stated
     ones. `differs`: what differs from them; `not_stated`: what the source does not give. `forbidden`: why
-    checks of the study forbid a verdict ("weak baseline").
+    checks of the study forbid a verdict ("weak baseline"). `diverged`: a run of the arm did, so its quality
+    is never "supported".
     """
 
     runs: int
@@ -89,6 +90,7 @@ class Conditions:
     differs: tuple[str, ...] = ()
     not_stated: tuple[str, ...] = ()
     forbidden: tuple[str, ...] = ()
+    diverged: bool = False
 
     @property
     def left_open(self) -> tuple[str, ...]:
@@ -143,7 +145,9 @@ def ratio_verdict(
     floor = conditions.noise.floor
     assert floor is not None, "a missing floor is a reason for no verdict"
     ends = interval or Interval(0.0, math.inf)
-    word, remarks = _word_of(claim, ends, conditions, floor)
+    made = _by_rules(claim, ends, conditions, floor)
+    if interval is None:
+        made = replace(made, reasons=("no ratio: too many runs missed the target",))
     edge = 1.0 if claim.value is None else bands(claim.value)[0]
 
     def decides(low: Any, high: Any, low_of_all: Any, high_of_all: Any) -> Any:
@@ -154,34 +158,20 @@ def ratio_verdict(
         smaller = (rule == CONTRADICTED) & (high_of_all < edge)
         return smaller | (((rule == REPRODUCED) | (rule == PARTLY)) & (low_of_all > 1))
 
-    return settled(
-        word,
-        conditions,
-        family=family,
-        # A bound of the machine may contradict what the interval does not: there is nothing to correct.
-        edge=edge if ends.high < edge else math.inf,
-        decides=decides,
-        remarks=remarks,
-        reasons=() if interval else ("no ratio: too many runs missed the target",),
-    )
+    # A bound of the machine may contradict what the interval does not: there is nothing to correct.
+    correctable = edge if ends.high < edge else math.inf
+    return settled(made, conditions, family=family, edge=correctable, decides=decides)
 
 
 def settled(
-    word: Word,
-    conditions: Conditions,
-    *,
-    family: Family | None,
-    edge: float,
-    decides: Decides,
-    remarks: tuple[str, ...] = (),
-    reasons: tuple[str, ...] = (),
+    made: Verdict, conditions: Conditions, *, family: Family | None, edge: float, decides: Decides
 ) -> Verdict:
-    """The verdict `word`, after correction for all arms of `family`, with what holds for the whole study.
+    """The verdict `made`, after correction for all arms of `family`, with what holds for the whole study.
 
     A gain, or a loss below `edge`, whose Holm-adjusted one-sided p is above 0.025 is not stated: the word
     becomes "inconclusive".
     """
-    needed = None
+    word, remarks, needed = made.word, made.remarks, None
     if family is not None:
         if (word in GAINS or A_GAIN in remarks) and family.p_of_gain > EACH_SIDE:
             word = "inconclusive" if word in GAINS else word
@@ -194,7 +184,7 @@ def settled(
     return Verdict(
         word=word,
         remarks=(*remarks, *((PROVISIONAL,) if conditions.noise.biased else ())),
-        reasons=(*reasons, *conditions.left_open),
+        reasons=(*made.reasons, *conditions.left_open),
         smallest_n=needed,
     )
 
@@ -229,28 +219,20 @@ def out_of_reach(claim: Hypothesis, bound: Bound) -> tuple[str, ...]:
     return (f"{CANNOT[bound.of]} can exceed {bound.value:.3g} here{why}, the claim is {claim.value:.4g}",)
 
 
-def within_reach(made: Verdict, claim: Hypothesis, bound: Bound) -> Verdict:
-    """The verdict, but "not testable here" for a "smaller here" of a size that nothing here could reach."""
-    reasons = out_of_reach(claim, bound) if made.word == "smaller here" else ()
-    return Verdict(word="not testable here", reasons=(*reasons, *made.reasons)) if reasons else made
-
-
-def _word_of(
-    claim: Hypothesis, interval: Interval, conditions: Conditions, floor: float
-) -> tuple[Word, tuple[str, ...]]:
+def _by_rules(claim: Hypothesis, interval: Interval, conditions: Conditions, floor: float) -> Verdict:
     gain = interval.low > 1 + floor
     if claim.value is None:
-        return "supported" if gain else "contradicted" if interval.high < 1 else "inconclusive", ()
+        return Verdict(word="supported" if gain else "contradicted" if interval.high < 1 else "inconclusive")
     rule, (a, _, d) = int(number_rule(interval.low, interval.high, floor, claim.value)), bands(claim.value)
     if rule == TOO_NOISY:
-        return "inconclusive (too noisy)", ()
+        return Verdict(word="inconclusive (too noisy)")
     if rule == REPRODUCED:
-        return "reproduced", (EXCEEDED,) if interval.low > d else ()
+        return Verdict(word="reproduced", remarks=(EXCEEDED,) if interval.low > d else ())
     remarks, limit = (A_GAIN,) if gain else (), conditions.bound.limit
     up_to = claim.quantifier == "up_to"
     # In the claim's own conditions even the upper limit of the bound is below a: no saving reaches it.
     if up_to and conditions.own_conditions and limit is not None and limit < a:
-        return "contradicted", remarks
+        return Verdict(word="contradicted", remarks=remarks)
     if rule == CONTRADICTED:
-        return "smaller here" if up_to else "contradicted", remarks
-    return ("partly", ()) if rule == PARTLY else ("inconclusive", remarks)
+        return Verdict(word="smaller here" if up_to else "contradicted", remarks=remarks)
+    return Verdict(word="partly") if rule == PARTLY else Verdict(word="inconclusive", remarks=remarks)

@@ -302,14 +302,3 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
     adjusted = np.empty_like(p)
     adjusted[order] = np.maximum.accumulate(np.minimum(1.0, p[order] * np.arange(len(p), 0, -1)))
     return tuple(adjusted.tolist())
-
-
-def regret(default: Times, tuned: Times, *, level: float = LEVEL) -> tuple[float, Interval | None]:
-    """T_default / T_tuned - 1 on scored seeds, a share, and its interval: None below 3 runs on a side.
-
-    Source: docs/method.md, "Tuning and pilot".
-    """
-    ratio = welch(default, tuned, level=level)
-    interval = Interval(ratio.low - 1, ratio.high - 1) if ratio else None
-    means = [sum(times.logs) / len(times.logs) for times in (default, tuned)]
-    return exponential(means[0] - means[1]) - 1, interval

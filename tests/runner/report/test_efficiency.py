@@ -74,6 +74,15 @@ def test_efficiency_is_the_rate_over_cores_times_that_of_one_alone(
     assert f"more than {room:.3g} times as fast (at most {most:.3g})" in one.sentence
 
 
+def test_a_slow_run_is_no_typical_run(make_run: Make, tmp_path: Path):
+    arms = usual()
+    arms["hsgd"] = replace(arms["hsgd"], spread=(1.00, 1.01, 0.20, 0.99, 1.00))
+    line = found(make_run, tmp_path, arms).lines[-1]
+    assert line.arm.label == "hsgd"
+    assert line.interval.low < line.value < line.interval.high
+    assert line.value == pytest.approx(0.9 * mean((1.00, 1.01, 0.99, 1.00)) / mean(ALONE))
+
+
 def test_shares_say_where_training_time_went(make_run: Make, tmp_path: Path):
     one = found(make_run, tmp_path, usual())
     shares = there(one.lines[0].shares)
@@ -133,7 +142,7 @@ def test_why_there_is_no_matrix(
     assert isinstance(reason, str)
     assert why in reason
     asked = "one core" in arms
-    assert section_of(EfficiencySection, [comparison]).missing == [(comparison, reason)] * asked
+    assert section_of(EfficiencySection, [comparison]).made == [(comparison, reason)] * asked
 
 
 @pytest.mark.parametrize(

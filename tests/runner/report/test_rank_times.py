@@ -1,4 +1,4 @@
-"""Each rank's share of the samples and its times, from its own records; and whether devices are uneven."""
+"""Each rank's times, from its own records; and whether devices are uneven."""
 
 import json
 from pathlib import Path
@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from sharing import Make
 
+from daso_bench.runner.report.claims.bounds import differ
 from daso_bench.runner.report.data.load import load_run
-from daso_bench.runner.report.data.means import by_rank, shares, uneven_devices
+from daso_bench.runner.report.data.means import by_rank
 
 
 def on(path: Path, waiting: list[list[float]], told: Any = None, device: Any = None) -> Path:
@@ -45,24 +46,6 @@ def test_times_of_a_rank_are_sums_over_all_its_intervals(make_run: Make, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
-    [
-        ({"batches": [48, 16]}, [1.5, 0.5]),
-        ({"samples_of_worker": [100, 300]}, [0.5, 1.5]),
-        ({"samples_of_worker": [100]}, []),
-        ({"batches": [0, 0]}, []),
-        ({"batches": ["a", 1]}, []),
-        ({}, []),
-        ("text", []),
-    ],
-)
-def test_shares_are_told_by_rank_or_not_at_all(
-    make_run: Make, tmp_path: Path, told: Any, expected: list[float]
-) -> None:
-    assert shares(load_run(on(make_run(tmp_path), [[0], [0]], told), "place")) == expected
-
-
-@pytest.mark.parametrize(
     ("device", "expected"),
     [
         (None, False),
@@ -77,4 +60,4 @@ def test_devices_are_uneven_by_speed_kind_or_a_straggler(
     make_run: Make, tmp_path: Path, device: Any, expected: bool
 ) -> None:
     run = load_run(on(make_run(tmp_path), [[0], [0]], None, device), "place")
-    assert uneven_devices(run) is expected
+    assert differ(run) is expected

@@ -28,10 +28,10 @@ def test_the_budget_is_twice_the_baselines_median(mixed: Comparison) -> None:
 
 
 def test_the_table_of_the_arms_counts_who_reached_the_target(mixed: Comparison) -> None:
-    line = arm_line(mixed.arms[0], budget_s(mixed))
+    line = arm_line(mixed, mixed.arms[0], budget_s(mixed))
     assert (line["runs"], line["reached"]) == ("4 runs (+ 1 not counted)", "2 of 4 [0.15, 0.85]")
     assert line["to_target"] == "median 220.5 s"
-    assert arm_line(mixed.arms[0], None)["to_target"] == "–"
+    assert arm_line(mixed, mixed.arms[0], None)["to_target"] == "–"
 
 
 def test_an_arm_of_which_few_reached_the_target_has_no_time(make_run: Make, tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_an_arm_of_which_few_reached_the_target_has_no_time(make_run: Make, tmp_
     for seed in (1, 2):
         make_run(tmp_path, seed=seed, accuracies=(0.5,) * 5)
     comparison = compared(tmp_path)
-    assert arm_line(comparison.arms[0], budget_s(comparison))["to_target"] == "–"
+    assert arm_line(comparison, comparison.arms[0], budget_s(comparison))["to_target"] == "–"
 
 
 def test_the_ratios_have_the_same_budget(make_run: Make, tmp_path: Path) -> None:

@@ -68,6 +68,8 @@ def test_of_equal_devices_it_is_what_communication_costs(make_run: Make, tmp_pat
         (PACED, 1, None, 2.75 * 5 / 4),  # of 5 s each rank is 1 s in transfers
         # Shares as the speeds: all are busy all the time, and there is nothing to be gained.
         ([0.0] * 4, 0, {"batches": [16, 16, 8, 4]}, 1.0),
+        # Busy for 1, 1, 2 and 4 s, at 60, 20, 10 and 5 samples/s: 120 samples take all of them 120/95 s.
+        (PACED, 0, {"samples_of_worker": [60, 20, 20, 20]}, 4 * 95 / 120),
     ],
 )
 def test_of_unequal_devices_it_is_that_of_perfect_balance_without_transfers(
@@ -86,8 +88,14 @@ def test_of_unequal_devices_it_is_that_of_perfect_balance_without_transfers(
 
 @pytest.mark.parametrize(
     ("waiting", "told"),
-    [(PACED[:3], None), (PACED, {"samples_of_worker": [100, 50]}), ([4.0, 3.0, 2.0, 0.0], None)],
-    ids=["a rank missing", "workers are not ranks", "a rank that did nothing"],
+    [
+        (PACED[:3], None),
+        (PACED, {"samples_of_worker": [100, 50]}),
+        (PACED, {"batches": [16, 16, 8, 0]}),
+        (PACED, {"batches": [16, 16, 8, "a"]}),
+        ([4.0, 3.0, 2.0, 0.0], None),
+    ],
+    ids=["a rank missing", "workers are not ranks", "no samples", "no number", "a rank that did nothing"],
 )
 def test_where_the_speeds_of_ranks_cannot_be_known_the_bound_is_unknown_and_that_is_said(
     make_run: Make, tmp_path: Path, waiting: list[float], told: Any

@@ -67,10 +67,11 @@ def test_better_is_judged_against_what_two_baselines_differ_by(
 
 
 def test_a_diverged_run_leaves_quality_inconclusive_at_best() -> None:
-    found = no_loss(CLAIM, SUPPORTED, SOUND, diverged=True)
+    diverged = replace(SOUND, diverged=True)
+    found = no_loss(CLAIM, SUPPORTED, diverged)
     assert (found.word, found.reasons) == ("inconclusive", ("a run of the arm diverged",))
-    assert no_loss(CLAIM, LOST, SOUND, diverged=True).word == "contradicted"
-    assert better(CLAIM, Interval(1, 2), SOUND, fresh_difference=0.1, diverged=True).word == "inconclusive"
+    assert no_loss(CLAIM, LOST, diverged).word == "contradicted"
+    assert better(CLAIM, Interval(1, 2), diverged, fresh_difference=0.1).word == "inconclusive"
 
 
 @pytest.mark.parametrize(
@@ -143,12 +144,13 @@ def test_open_quality_is_told_the_smallest_number_of_runs() -> None:
     family = Family(own=found)
     answer = no_loss(CLAIM, found.interval, SOUND, family=family)
     assert (answer.word, answer.smallest_n) == ("inconclusive", 44)
-    assert no_loss(CLAIM, found.interval, SOUND, diverged=True, family=family).smallest_n is None
+    diverged = replace(SOUND, diverged=True)
+    assert no_loss(CLAIM, found.interval, diverged, family=family).smallest_n is None
 
 
 def test_quality_at_one_time_uses_the_last_evaluation_by_then() -> None:
     for limit_s, expected in ((29.9, 0.6), (30.0, 0.7), (9.0, None)):
-        assert last_up_to([10.0, 20.0, 30.0], [0.5, 0.6, 0.7], limit_s) == expected
+        assert last_up_to([(10.0, 0.5), (20.0, 0.6), (30.0, 0.7)], limit_s) == expected
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from daso_bench.runner.report.statistics.welch import (
     Times,
     holm,
     mean_of,
-    regret,
     welch,
     with_pairs,
 )
@@ -136,13 +135,6 @@ def test_holm_s_hand_worked_values_in_any_order() -> None:
     assert holm([0.6, 0.7]) == (1.0, 1.0)
     assert holm([0.04]) == (0.04,)
     assert holm([]) == ()
-
-
-def test_the_regret_and_its_interval_are_those_of_the_ratio_minus_1() -> None:
-    assert regret(Times((120.0,)), Times((100.0,))) == (pytest.approx(0.20), None)
-    point, interval = regret(BASE, ARM)
-    ends = there(interval)
-    assert (point, ends.low, ends.high) == pytest.approx((0.2467, 0.1393, 0.3642), abs=1e-4)
 
 
 @pytest.mark.parametrize(("runs", "cv"), [(5, 0.05), (5, 0.10), (10, 0.10)])
