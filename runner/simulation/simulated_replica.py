@@ -65,6 +65,7 @@ class SimulatedReplica(Replica):
         self.device = device
         self._profile, self._pool = profile, pool
         self._named = dict(model.named_parameters())
+        self._named_buffers = dict(model.named_buffers())
         self._rng = torch.get_rng_state()
         self._buckets: list[Bucket] = []
         self._line: Work | None = None
@@ -155,6 +156,7 @@ class SimulatedReplica(Replica):
             Pending(
                 self.model,
                 self._named,
+                self._named_buffers,
                 batch.inputs,
                 batch.targets,
                 weight,

@@ -5,14 +5,19 @@ other ranks submit their own steps; when the first result is needed, all waiting
 
 The result must not depend, in any bit, on which ranks share a stack; else a resumed run would differ. Kernels
 choose algorithms by the size of a stack, above all of a small one: a stack of fewer than `FEWEST` is padded,
-and before batches of a shape are stacked, gradients of the smallest and of the largest stack are compared bit
-for bit.
+and before batches of a shape are stacked, gradients and buffers of the smallest and of the largest stack are
+compared bit for bit.
+
+Buffers (BatchNorm's running statistics) are stacked too: each rank's pass changes its own row, which is then
+copied into its model.
 """
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -29,13 +34,14 @@ MOST_NUMBERS = 2**27  # parameters stacked at a time: half a GiB of them, and as
 class Pending:
     """One rank's step: `weight` · the loss of `model` on inputs [b, …] and targets [b].
 
-    `parameters`: the model's, by name. `alone` computes it by itself and returns the loss. `home`: the
+    `parameters`, `buffers`: the model's, by name. `alone` computes it by itself and returns the loss. `home`: the
     trained parameters as one vector [m], if they lie so in memory; `into`: where their gradients go, as a
     vector [m] and as its parts.
     """
 
     model: nn.Module
     parameters: dict[str, nn.Parameter]
+    buffers: dict[str, Tensor]
     inputs: Tensor
     targets: Tensor
     weight: float
@@ -43,6 +49,15 @@ class Pending:
     home: Tensor | None = None
     into: tuple[Tensor, Sequence[Tensor]] | None = None
     loss: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Stack:
+    """What n steps gave: gradients and buffers by name [n, …], losses [n]."""
+
+    gradients: Mapping[str, Tensor]
+    losses: Tensor
+    buffers: Mapping[str, Tensor]
 
 
 class GradientPool:
@@ -71,8 +86,7 @@ class GradientPool:
                 if shapes not in self._stackable:
                     self._stackable[shapes] = self._try(stack[0])
                 if self._stackable[shapes]:
-                    gradients, losses = self._stack(stack)
-                    self._hand_out(stack, gradients, losses)
+                    self._hand_out(stack, self._stack(stack))
                     self._tick()
                     continue
                 for step in stack:
@@ -81,27 +95,30 @@ class GradientPool:
         assert pending.loss is not None
         return pending.loss
 
-    def _stack(self, steps: Sequence[Pending], fewest: int = FEWEST) -> tuple[dict[str, Tensor], Tensor]:
-        """Gradients by name [n, …] and losses [n] of `steps`, padded with the last one to `fewest`."""
+    def _stack(self, steps: Sequence[Pending], fewest: int = FEWEST) -> Stack:
+        """`steps` computed at once, padded with the last one to `fewest`."""
         full = [*steps, *[steps[-1]] * (fewest - len(steps))]
 
-        def stacked(name: str) -> Tensor:
-            return torch.stack([step.parameters[name].detach() for step in full])
+        def stacked(tensors: Callable[[Pending], Mapping[str, Tensor]], name: str) -> Tensor:
+            return torch.stack([tensors(step)[name].detach() for step in full])
 
         homes = [step.home for step in full if step.home is not None]
-        trained = self._split(torch.stack(homes)) if len(homes) == len(full) else map(stacked, self._names)
+        of_model = partial(stacked, attrgetter("parameters"))
+        trained = self._split(torch.stack(homes)) if len(homes) == len(full) else map(of_model, self._names)
         fixed = sorted(steps[0].parameters.keys() - set(self._names))
+        buffers = {name: stacked(attrgetter("buffers"), name) for name in steps[0].buffers}
         inputs = torch.stack([step.inputs for step in full])
         targets = torch.stack([step.targets for step in full])
         weights = torch.tensor([step.weight for step in full], dtype=inputs.dtype)
         gradients, (_, losses) = self._together(
             dict(zip(self._names, trained, strict=True)),
-            {name: stacked(name) for name in fixed},
+            {name: of_model(name) for name in fixed},
+            buffers,
             inputs,
             targets,
             weights,
         )
-        return gradients, losses
+        return Stack(gradients, losses, buffers)
 
     def _split(self, vectors: Tensor) -> list[Tensor]:
         """Parameters by name [n, …] of vectors [n, m]."""
@@ -109,11 +126,12 @@ class GradientPool:
         parts = vectors.split([math.prod(shape) for shape in shapes], 1)
         return [part.reshape(len(vectors), *shape) for part, shape in zip(parts, shapes, strict=True)]
 
-    def _hand_out(self, steps: Sequence[Pending], gradients: dict[str, Tensor], losses: Tensor) -> None:
+    def _hand_out(self, steps: Sequence[Pending], stack: Stack) -> None:
+        gradients = stack.gradients
         vectors = [step.into for step in steps if step.into is not None]
         if len(vectors) == len(steps):
-            rows = torch.cat([gradients[name].flatten(1) for name in self._names], 1)
-            into, of = [vector for vector, _ in vectors], list(rows.unbind(0)[: len(steps)])
+            whole = torch.cat([gradients[name].flatten(1) for name in self._names], 1)
+            into, of = [vector for vector, _ in vectors], list(whole.unbind(0)[: len(steps)])
             for step, (_, places) in zip(steps, vectors, strict=True):
                 for name, place in zip(self._names, places, strict=True):
                     if step.parameters[name].grad is not place:
@@ -128,8 +146,11 @@ class GradientPool:
                         parameter.grad = torch.empty_like(parameter)
                     into.append(parameter.grad)
                     of.append(gradient)
+        for name, rows in stack.buffers.items():
+            into += [step.buffers[name] for step in steps]
+            of += list(rows.unbind(0)[: len(steps)])
         torch._foreach_copy_(into, of)  # pyright: ignore[reportPrivateImportUsage] (no public name)
-        for step, loss in zip(steps, losses.unbind(0), strict=False):
+        for step, loss in zip(steps, stack.losses.unbind(0), strict=False):
             step.loss = loss
 
     def _try(self, step: Pending) -> bool:
@@ -145,34 +166,48 @@ class GradientPool:
         if not stackable(step.model):
             return False
         try:
-            small, large = self._stack([step])[0], self._stack([step], largest)[0]
+            small, large = self._stack([step]), self._stack([step], largest)
         except (RuntimeError, ValueError) as error:
             # vmap refuses some models: random numbers, a choice by value.
             log.info("ranks are computed one after the other: %s", str(error).splitlines()[0])
             return False
-        if not all(torch.equal(small[name][0], large[name][-1]) for name in self._names):
+        pairs = [(small.gradients[name][0], large.gradients[name][-1]) for name in self._names]
+        pairs += [(rows[0], large.buffers[name][-1]) for name, rows in small.buffers.items()]
+        if not all(torch.equal(of_small, of_large) for of_small, of_large in pairs):
             return False
+        before = {name: buffer.clone() for name, buffer in step.buffers.items()}
         step.alone()
+        # A model may put another buffer in the place of the old one, which a stack would lose.
+        kept = dict(step.model.named_buffers())
+        alike = all(
+            kept[name] is buffer and torch.allclose(small.buffers[name][0], buffer)
+            for name, buffer in step.buffers.items()
+        )
+        for name, buffer in before.items():  # the step itself has not been computed yet
+            step.buffers[name].copy_(buffer)
         # A parameter that the model does not use has no gradient; a stack would give it zeros.
-        return all(p.grad is not None for p in trainable.values())
+        return alike and all(p.grad is not None for p in trainable.values())
 
     def _loss_of(self, model: nn.Module) -> Any:
         criterion = self._criterion
 
         def loss(
-            parameters: dict[str, Tensor], rest: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor
+            parameters: dict[str, Tensor],
+            fixed: dict[str, Tensor],
+            buffers: dict[str, Tensor],
+            x: Tensor,
+            y: Tensor,
+            weight: Tensor,
         ) -> tuple[Tensor, Tensor]:
-            value = criterion(functional_call(model, {**parameters, **rest}, (x,)), y)
+            value = criterion(functional_call(model, {**parameters, **fixed, **buffers}, (x,)), y)
             return value * weight, value
 
         return loss
 
 
 def stackable(model: nn.Module) -> bool:
-    """Whether a forward pass in training draws no random number and changes no buffer."""
-    return not any(True for _ in model.buffers()) and not any(
-        isinstance(module, nn.modules.dropout._DropoutNd) for module in model.modules()
-    )
+    """Whether a forward pass in training draws no random number."""
+    return not any(isinstance(module, nn.modules.dropout._DropoutNd) for module in model.modules())
 
 
 def _alike(waiting: Sequence[Pending]) -> list[list[Pending]]:

@@ -34,7 +34,7 @@ def pendings(models: list[nn.Module], batch: int = 3, weight: float = 1.0) -> tu
             (weight * loss).backward()
             return loss.detach()
 
-        return Pending(model, dict(model.named_parameters()), inputs, targets, weight, compute)
+        return Pending(model, dict(model.named_parameters()), dict(model.named_buffers()), inputs, targets, weight, compute)
 
     return [step(number, model) for number, model in enumerate(models)], alone
 
@@ -110,7 +110,30 @@ class Chooses(Noisy):
         return self.head(x.flatten(1)) if x.sum() > 0 else self.head(-x.flatten(1))
 
 
-@pytest.mark.parametrize("kind", [Unused, Noisy, Chooses])
+class Normalised(nn.Module):
+    """A convolution with batch normalisation: every pass in training changes buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.head = nn.Conv2d(1, 5, 3), nn.BatchNorm2d(5), nn.Linear(20, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(nn.functional.relu(self.norm(self.conv(x))).flatten(1))
+
+
+class Replaces(Normalised):
+    """Its pass puts a new buffer in the old one's place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen = self.seen + 1
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("kind", [Unused, Noisy, Chooses, Replaces])
 def test_what_cannot_be_stacked_is_computed_one_by_one(kind: type[nn.Module]):
     waiting, alone = pendings([kind() for _ in range(9)])
     pool = GradientPool(CRITERION, ranks=9)
@@ -120,10 +143,36 @@ def test_what_cannot_be_stacked_is_computed_one_by_one(kind: type[nn.Module]):
     assert set(alone) == set(range(9))
 
 
-def test_buffers_and_dropout_are_not_stacked():
-    assert not stackable(Awkward().build(SPEC))
+@pytest.mark.parametrize("ranks", [8, 16, 64])
+@pytest.mark.parametrize("sizes", [(6,), (6, 5)], ids=["even", "uneven"])
+def test_batch_norm_in_a_stack_equals_one_by_one(ranks: int, sizes: tuple[int, ...]):
+    def models() -> list[nn.Module]:
+        torch.manual_seed(0)
+        return [Normalised().double() for _ in range(ranks)]
+
+    stacked, alone = models(), models()
+    pool = GradientPool(CRITERION, ranks=ranks)
+    for step in range(3):  # running statistics are carried from one step to the next
+        batch = sizes[step % len(sizes)]
+        (waiting, computed), (single, _) = pendings(stacked, batch, 0.3), pendings(alone, batch, 0.3)
+        for pending in waiting:
+            pool.submit(pending)
+        for pending, other in zip(waiting, single, strict=True):
+            assert torch.allclose(pool.result(pending), other.alone(), rtol=0, atol=1e-12)
+        assert len(computed) <= 1, "in a stack, but for the trial of a new shape"
+        for mine, wanted in zip(stacked, alone, strict=True):
+            assert_close(gradients(mine), gradients(wanted))
+            assert_close(list(mine.buffers()), list(wanted.buffers()))
+
+
+def assert_close(mine: list[Tensor], wanted: list[Tensor]) -> None:
+    for one, other in zip(mine, wanted, strict=True):
+        assert torch.allclose(one, other, rtol=0, atol=1e-12)
+
+
+def test_dropout_is_not_stacked():
     assert not stackable(nn.Sequential(nn.Dropout(0.1)))
-    assert stackable(SmallCNN().build(SPEC))
+    assert stackable(Normalised())
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "daso", "hsgd", "heterogeneous", "local_sgd"])
