@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from runs import MLP, Awkward, SmallCNN, assert_same_models, config, simulated, whole_and_resumed
+from runs import MLP, SmallCNN, assert_same_models, config, simulated, whole_and_resumed
 from torch import Tensor, nn
 
 from daso_bench.models.spec import InputSpec
 from daso_bench.runner.communication.link_costs import AlphaBeta
-from daso_bench.runner.simulation.stacked_gradients import FEWEST, GradientPool, Pending, stackable
+from daso_bench.runner.simulation.gradient_pool import GradientPool
+from daso_bench.runner.simulation.rank_compute import Pending
+from daso_bench.runner.simulation.stacked_ranks import FEWEST
 
 SPEC = InputSpec(1, 4, 4, 4)
 CRITERION = nn.CrossEntropyLoss()
@@ -34,7 +36,8 @@ def pendings(models: list[nn.Module], batch: int = 3, weight: float = 1.0) -> tu
             (weight * loss).backward()
             return loss.detach()
 
-        return Pending(model, dict(model.named_parameters()), dict(model.named_buffers()), inputs, targets, weight, compute)
+        named = dict(model.named_parameters()), dict(model.named_buffers())
+        return Pending(model, CRITERION, *named, inputs, targets, weight, compute)
 
     return [step(number, model) for number, model in enumerate(models)], alone
 
@@ -52,10 +55,10 @@ def gradients(model: nn.Module) -> list[Tensor]:
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-13), (torch.float32, 1e-5)])
 def test_a_stack_computes_what_each_would_alone(build: Any, dtype: torch.dtype, tolerance: float):
     waiting, alone = pendings(different(build, 11, dtype), weight=0.3)
-    pool = GradientPool(CRITERION, ranks=11)
+    pool = GradientPool(11)
     for step in waiting:
         pool.submit(step)
-    losses = [pool.result(step) for step in waiting]
+    losses = [pool.result(step)[0] for step in waiting]
     together = [gradients(step.model) for step in waiting]
     assert alone == [0], "the first one alone, to see whether all its parameters are used"
     for step, loss, stacked in zip(waiting, losses, together, strict=True):
@@ -69,7 +72,7 @@ def test_a_stack_computes_what_each_would_alone(build: Any, dtype: torch.dtype, 
 def test_the_bits_do_not_depend_on_the_company(build: Any, groups: list[int]):
     def computed(sizes: list[int]) -> list[list[Tensor]]:
         waiting, _ = pendings(different(build, 20, torch.float32), batch=8)
-        pool, rest = GradientPool(CRITERION, ranks=20), list(waiting)
+        pool, rest = GradientPool(20), list(waiting)
         for size in sizes:
             some, rest = rest[:size], rest[size:]
             for step in some:
@@ -136,7 +139,7 @@ class Replaces(Normalised):
 @pytest.mark.parametrize("kind", [Unused, Noisy, Chooses, Replaces])
 def test_what_cannot_be_stacked_is_computed_one_by_one(kind: type[nn.Module]):
     waiting, alone = pendings([kind() for _ in range(9)])
-    pool = GradientPool(CRITERION, ranks=9)
+    pool = GradientPool(9)
     for step in waiting:
         pool.submit(step)
     pool.result(waiting[4])
@@ -151,14 +154,14 @@ def test_batch_norm_in_a_stack_equals_one_by_one(ranks: int, sizes: tuple[int, .
         return [Normalised().double() for _ in range(ranks)]
 
     stacked, alone = models(), models()
-    pool = GradientPool(CRITERION, ranks=ranks)
+    pool = GradientPool(ranks)
     for step in range(3):  # running statistics are carried from one step to the next
         batch = sizes[step % len(sizes)]
         (waiting, computed), (single, _) = pendings(stacked, batch, 0.3), pendings(alone, batch, 0.3)
         for pending in waiting:
             pool.submit(pending)
         for pending, other in zip(waiting, single, strict=True):
-            assert torch.allclose(pool.result(pending), other.alone(), rtol=0, atol=1e-12)
+            assert torch.allclose(pool.result(pending)[0], other.alone(), rtol=0, atol=1e-12)
         assert len(computed) <= 1, "in a stack, but for the trial of a new shape"
         for mine, wanted in zip(stacked, alone, strict=True):
             assert_close(gradients(mine), gradients(wanted))
@@ -168,11 +171,6 @@ def test_batch_norm_in_a_stack_equals_one_by_one(ranks: int, sizes: tuple[int, .
 def assert_close(mine: list[Tensor], wanted: list[Tensor]) -> None:
     for one, other in zip(mine, wanted, strict=True):
         assert torch.allclose(one, other, rtol=0, atol=1e-12)
-
-
-def test_dropout_is_not_stacked():
-    assert not stackable(nn.Sequential(nn.Dropout(0.1)))
-    assert stackable(Normalised())
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "daso", "hsgd", "heterogeneous", "local_sgd"])

@@ -1,0 +1,202 @@
+"""Gradients of many simulated ranks in one call (`torch.func.vmap`), which is faster for small models.
+
+The result must not depend, in any bit, on which ranks share a stack; else a resumed run would differ. Kernels
+choose algorithms by the size of a stack, above all of a small one: a stack of fewer than `FEWEST` is padded,
+and before batches of a shape are stacked, gradients and buffers of the smallest and of the largest stack are
+compared bit for bit. (GPUs promise no bits: there they have to be close.)
+
+Buffers (BatchNorm's running statistics) are stacked too: each rank's pass changes its own row, which is then
+copied into its model.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.func import functional_call, grad_and_value, vmap
+
+from .rank_compute import Pending, RankCompute, buffers_kept, copy_all
+
+FEWEST = 8  # ranks of a stack
+MOST_NUMBERS = 2**27  # parameters stacked at a time: half a GiB of them, and as much of gradients
+MOST_SAVED = 2**30  # bytes that a stack keeps for its backward pass; on a GPU an eighth of its memory
+NEAR = 1e-2  # deviation of GPUs' sums in another order, TF32 included; a wrong gradient is off by far more
+
+
+@dataclass(frozen=True)
+class Stack:
+    """What n steps gave: gradients and buffers by name [n, …], losses [n]."""
+
+    gradients: Mapping[str, Tensor]
+    losses: Tensor
+    buffers: Mapping[str, Tensor]
+
+
+class StackedRanks(RankCompute):
+    """Steps in stacks of at least `FEWEST`, padded if need be."""
+
+    name = "stacked"
+
+    def __init__(self, ranks: int, tick: Callable[[], None] = lambda: None) -> None:
+        super().__init__(tick)
+        self._ranks = ranks
+        self._most: dict[tuple[torch.Size, torch.Size], int] = {}
+        self._names: tuple[str, ...] = ()
+        self._shapes: dict[str, torch.Size] = {}
+        self._together: Any = None
+
+    def at_once(self, step: Pending) -> int:
+        return self._most[step.shapes]
+
+    def compute(self, steps: Sequence[Pending]) -> Tensor:
+        losses, most = [], self._most[steps[0].shapes]
+        for some in (steps[at : at + most] for at in range(0, len(steps), most)):
+            stack = self._stack(some)
+            self._hand_out(some, stack)
+            losses.append(stack.losses[: len(some)])
+            self.tick()
+        return torch.cat(losses)
+
+    def _stack(self, steps: Sequence[Pending], fewest: int = FEWEST) -> Stack:
+        """`steps` computed at once, padded with the last one to `fewest`."""
+        full = [*steps, *[steps[-1]] * (fewest - len(steps))]
+
+        def stacked(tensors: Callable[[Pending], Mapping[str, Tensor]], name: str) -> Tensor:
+            return torch.stack([tensors(step)[name].detach() for step in full])
+
+        homes = [step.home for step in full if step.home is not None]
+        of_model = partial(stacked, attrgetter("parameters"))
+        trained = self._split(torch.stack(homes)) if len(homes) == len(full) else map(of_model, self._names)
+        fixed = sorted(steps[0].parameters.keys() - set(self._names))
+        buffers = {name: stacked(attrgetter("buffers"), name) for name in steps[0].buffers}
+        inputs = torch.stack([step.inputs for step in full])
+        targets = torch.stack([step.targets for step in full])
+        weights = torch.tensor([step.weight for step in full], dtype=inputs.dtype, device=inputs.device)
+        gradients, (_, losses) = self._together(
+            dict(zip(self._names, trained, strict=True)),
+            {name: of_model(name) for name in fixed},
+            buffers,
+            inputs,
+            targets,
+            weights,
+        )
+        return Stack(gradients, losses, buffers)
+
+    def _split(self, vectors: Tensor) -> list[Tensor]:
+        """Parameters by name [n, …] of vectors [n, m]."""
+        shapes = [self._shapes[name] for name in self._names]
+        parts = vectors.split([math.prod(shape) for shape in shapes], 1)
+        return [part.reshape(len(vectors), *shape) for part, shape in zip(parts, shapes, strict=True)]
+
+    def _vectors(self, stack: Stack) -> Tensor:
+        """Its gradients as vectors [n, m]."""
+        return torch.cat([stack.gradients[name].flatten(1) for name in self._names], 1)
+
+    def _hand_out(self, steps: Sequence[Pending], stack: Stack) -> None:
+        places = [step.gradient_places() for step in steps]
+        vectors = [step.into[0] for step in steps if step.into is not None]
+        if len(vectors) == len(steps):
+            into, of = vectors, list(self._vectors(stack).unbind(0)[: len(steps)])
+        else:
+            into = [place for of_name in zip(*places, strict=True) for place in of_name]
+            of = [row for name in self._names for row in stack.gradients[name].unbind(0)[: len(steps)]]
+        for name, rows in stack.buffers.items():
+            into += [step.buffers[name] for step in steps]
+            of += list(rows.unbind(0)[: len(steps)])
+        copy_all(into, of)
+
+    def _try(self, step: Pending) -> str | None:
+        """Compute a smallest and a largest stack, and the step alone."""
+        if step.autocast is not None:
+            return "train.precision of 16 bits: vmap's backward pass has no autocast"
+        if len(step.parts) > 1:
+            return "train.accumulate: a stack takes a batch as a whole"
+        if draws_dropout(step.model):
+            return "the model draws random numbers (dropout), each rank its own"
+        trainable = {name: p for name, p in step.parameters.items() if p.requires_grad}
+        self._names = tuple(trainable)
+        self._shapes = {name: parameter.shape for name, parameter in trainable.items()}
+        self._together = vmap(grad_and_value(_loss_of(step.model, step.criterion), has_aux=True))
+        numbers = sum(p.numel() for p in step.parameters.values())
+        if MOST_NUMBERS // max(1, numbers) < 2 * FEWEST:
+            return f"{numbers:,} parameters: {2 * FEWEST} ranks would stack more than {MOST_NUMBERS:,}"
+        try:
+            self._stack([step], 1)
+        except (RuntimeError, ValueError) as error:
+            # vmap refuses some models: random numbers, a choice by value.
+            return str(error).splitlines()[0]
+        alone, device = _Alone(step), step.inputs.device
+        if alone.refusal is not None:
+            return alone.refusal
+        on_gpu = device.type == "cuda"
+        limit = torch.cuda.get_device_properties(device).total_memory // 8 if on_gpu else MOST_SAVED
+        most = min(MOST_NUMBERS // max(1, numbers), limit // max(1, alone.saved))
+        if most < 2 * FEWEST:
+            needs = f"{2 * FEWEST * alone.saved / 2**30:.1f} GiB for their backward pass"
+            return f"{2 * FEWEST} ranks would need {needs}, a stack may take {limit / 2**30:.0f}"
+        small, large = self._stack([step]), self._stack([step], min(max(2 * FEWEST, self._ranks), most))
+        if not all(_near(alone.buffers[name], rows[0]) for name, rows in small.buffers.items()):
+            return "the model's buffers become others in a stack"
+        # Of all gradients together: a single one may be 0 but for rounding.
+        pairs = [(self._vectors(small), self._vectors(large))]
+        pairs += zip(small.buffers.values(), large.buffers.values(), strict=True)
+        if not all((_near if on_gpu else torch.equal)(one[0], other[-1]) for one, other in pairs):
+            return "gradients depend, in their bits, on the size of the stack"
+        self._most[step.shapes] = most
+        return None
+
+
+class _Alone:
+    """A step computed by itself and undone: why it cannot be stacked, its buffers, bytes that it saves.
+
+    The bytes are those that the forward pass keeps for the backward pass.
+    """
+
+    def __init__(self, step: Pending) -> None:
+        self.saved = 0
+
+        def keep(tensor: Tensor) -> Tensor:
+            self.saved += tensor.numel() * tensor.element_size()
+            return tensor
+
+        with buffers_kept([step]):
+            with saved_tensors_hooks(keep, lambda tensor: tensor):
+                step.alone()
+            self.buffers = {name: buffer.clone() for name, buffer in step.buffers.items()}
+        self.refusal: str | None = None
+        now = dict(step.model.named_buffers())
+        if any(now[name] is not buffer for name, buffer in step.buffers.items()):
+            self.refusal = "the model replaces its buffers instead of changing them"
+        if any(p.grad is None for p in step.parameters.values() if p.requires_grad):
+            self.refusal = "the model does not use all parameters; a stack would give the others zeros"
+
+
+def _near(mine: Tensor, other: Tensor) -> bool:
+    distance, length = (torch.linalg.vector_norm(tensor.double()) for tensor in (mine - other, other))
+    return bool(distance <= NEAR * length)
+
+
+def _loss_of(model: nn.Module, criterion: nn.Module) -> Any:
+    def loss(
+        parameters: dict[str, Tensor],
+        fixed: dict[str, Tensor],
+        buffers: dict[str, Tensor],
+        x: Tensor,
+        y: Tensor,
+        weight: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        value = criterion(functional_call(model, {**parameters, **fixed, **buffers}, (x,)), y)
+        return value * weight, value
+
+    return loss
+
+
+def draws_dropout(model: nn.Module) -> bool:
+    """Whether the model has a dropout layer."""
+    return any(isinstance(module, nn.modules.dropout._DropoutNd) for module in model.modules())
