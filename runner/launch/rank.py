@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ from ..machine.environment import environment, rank_row
 from ..records.json_lines import RecordWriter, read_json, write_json
 from ..records.run_directory import RunDirectory, check_same_data, of_attempt
 from ..simulation import timing_only
-from ..simulation.gradient_pool import Choice, GradientPool
+from ..simulation.gradient_pool import GradientPool
 from ..simulation.simulated_world import simulate
 from ..simulation.timeline import Timeline
 from ..simulation.virtual_time import OutOfTime
@@ -267,11 +266,11 @@ def _pool(
         asked, facts["rank_compute"] = chosen["way"], chosen
     write_json(files[-1], facts)
 
-    def record(choice: Choice) -> None:
-        facts.setdefault("rank_compute", asdict(choice))  # an earlier attempt's says how it was chosen
+    def record(choice: dict[str, Any]) -> None:
+        facts.setdefault("rank_compute", choice)  # an earlier attempt's says how it was chosen
         write_json(files[-1], facts)
 
-    return GradientPool(config.cluster.ranks, tick, asked=asked, on_choice=record)
+    return GradientPool(config.cluster.ranks, tick, asked, record)
 
 
 def _data_and_spec(config: RunConfig) -> tuple[Data, InputSpec]:

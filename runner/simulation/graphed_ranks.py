@@ -6,14 +6,13 @@ captured step is launched at once; parameters and buffers are copied in, gradien
 
 import copy
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import torch
 from torch import Tensor
 
-from ..training.generators import generator_states, set_generators
 from ..training.precision import outputs_of
-from .rank_compute import Pending, RankCompute, backward_in_parts, copy_all
+from ..training.workload import generator_states, set_generators
+from .rank_compute import Pending, RankCompute, Shapes, copy_all
 
 WARM_UP = 3  # passes before the capture: libraries choose their kernels in the first ones
 
@@ -47,17 +46,16 @@ class Scratch:
     """
 
     def __init__(self, step: Pending) -> None:
-        self._model = copy.deepcopy(step.model)
+        self._step, self._model = step, copy.deepcopy(step.model)
         parameters, self.buffers = list(self._model.parameters()), list(self._model.buffers())
         self._trained = [parameter for parameter in parameters if parameter.requires_grad]
-        self._inputs, self._targets = torch.empty_like(step.inputs), torch.empty_like(step.targets)
-        self._weight = step.inputs.new_ones(())
-        self._into = [*parameters, *self.buffers, self._inputs, self._targets, self._weight]
-        # Autocast's cache would keep 16-bit copies of parameters that are other numbers by now.
-        self._outputs_of = partial(outputs_of, self._model, autocast=step.autocast, cache=False)
-        self._criterion, self._parts = step.criterion, step.parts
+        self._batch = [
+            torch.empty_like(step.inputs),
+            torch.empty_like(step.targets),
+            step.inputs.new_ones(()),
+        ]
+        self._into = [*parameters, *self.buffers, *self._batch]
         self.replay: Callable[[], Outputs] = self.run
-        self.load(step, self._weight)
 
     def load(self, step: Pending, weight: Tensor) -> None:
         """Copy a step's parameters, buffers and batch in, and the `weight` [] of its loss."""
@@ -65,19 +63,18 @@ class Scratch:
         copy_all(self._into, [*parameters, *buffers, step.inputs, step.targets, weight])
 
     def run(self) -> Outputs:
-        """The loss [] and the gradients of the trained parameters; of an unused one zeros."""
+        """The loss [] and the gradients of the trained parameters, zeros of an unused one."""
         for parameter in self._trained:
             parameter.grad = None
-
-        def weighted(loss: Tensor, share: float) -> Tensor:
-            return loss * (self._weight if share == 1 else self._weight * share)
-
-        args = self._outputs_of, self._criterion, self._inputs, self._targets, self._parts
-        loss = backward_in_parts(*args, weighted)
-        return loss, [torch.zeros_like(p) if p.grad is None else p.grad for p in self._trained]
+        inputs, targets, weight = self._batch
+        # Autocast's cache would keep 16-bit copies of parameters that are other numbers by now.
+        outputs = outputs_of(self._model, inputs, self._step.autocast, cache=False)
+        loss = self._step.criterion(outputs, targets)
+        (loss * weight).backward()
+        return loss.detach(), [torch.zeros_like(p) if p.grad is None else p.grad for p in self._trained]
 
     def keeps_buffers(self) -> bool:
-        """Whether the buffers of the model are still those that are copied in and out."""
+        """Whether the model's buffers are still those that are copied in and out."""
         return all(mine is now for mine, now in zip(self.buffers, self._model.buffers(), strict=True))
 
 
@@ -87,32 +84,27 @@ class GraphedRanks(RankCompute):
     name = "graph"
 
     def __init__(
-        self,
-        tick: Callable[[], None] = lambda: None,
-        capture: Capture = cuda_graph,
-        device: str = "cuda",
+        self, tick: Callable[[], None] = lambda: None, capture: Capture = cuda_graph, device: str = "cuda"
     ) -> None:
         super().__init__(tick)
         self._capture, self._device = capture, device
-        self._scratch: dict[tuple[torch.Size, torch.Size], Scratch] = {}
+        self._scratch: dict[Shapes, Scratch] = {}
 
-    def _try(self, step: Pending) -> str | None:
+    def refusal(self, step: Pending) -> str | None:
         device = step.inputs.device
         if device.type != self._device:
-            return f"steps are captured on {self._device} alone, and ranks compute on {device.type}"
-        if step.scaled:
-            return "fp16's scale of the loss changes from step to step; train.precision=bf16 has none"
+            return f"steps are captured on {self._device} alone, and the ranks compute on {device.type}"
         scratch, states = Scratch(step), generator_states(device)
+        scratch.load(step, step.inputs.new_ones(()))
         try:
             scratch.run()
-            drawn = generator_states(device)
-            if any(not torch.equal(drawn[name], state) for name, state in states.items()):
+            if any(not torch.equal(states[name], now) for name, now in generator_states(device).items()):
                 set_generators(states, device)
-                return "the model draws random numbers (dropout), which a captured step would repeat"
+                return "the model draws random numbers, which are each rank's own"
             if not scratch.keeps_buffers():
                 return "the model replaces its buffers instead of changing them"
             scratch.replay = self._capture(scratch.run)
-        except (RuntimeError, ValueError) as error:  # a choice by value: the host would have to wait
+        except RuntimeError as error:  # a choice by value, above all: the host would have to wait for it
             return f"the step cannot be captured ({str(error).splitlines()[0]})"
         self._scratch[step.shapes] = scratch
         return None
@@ -123,8 +115,7 @@ class GraphedRanks(RankCompute):
         for step, weight in zip(steps, weights.unbind(), strict=True):
             scratch.load(step, weight)
             loss, gradients = scratch.replay()
-            into = [*step.gradient_places(), *step.buffers.values()]
-            copy_all(into, [*gradients, *scratch.buffers])
+            copy_all([*step.gradient_places(), *step.buffers.values()], [*gradients, *scratch.buffers])
             losses.append(loss.clone())
             self.tick()
         return torch.stack(losses)

@@ -18,10 +18,10 @@ from ...strategies.communicator import Work
 from ...strategies.gradients import Pipeline, by_samples, uniform
 from ...strategies.replica import Batch, Replica, StepTimes
 from ..training.device_model import Device, Profile
-from ..training.generators import generator_states, set_generators
 from ..training.precision import is_lost, outputs_of
+from ..training.workload import generator_states, set_generators
 from .gradient_pool import GradientPool
-from .rank_compute import Pending, backward_in_parts
+from .rank_compute import Pending
 from .simulated_communicator import SimulatedCommunicator
 
 
@@ -72,6 +72,7 @@ class SimulatedReplica(Replica):
         self._profile, self._pool = profile, pool or GradientPool()
         self._named = dict(model.named_parameters())
         self._named_buffers = dict(model.named_buffers())
+        self._has_dropout = any(isinstance(m, nn.modules.dropout._DropoutNd) for m in model.modules())
         self._rng = generator_states(self.parameters.device)
         self._buckets: list[Bucket] = []
         self._line: Work | None = None
@@ -160,9 +161,8 @@ class SimulatedReplica(Replica):
             batch.targets,
             weight,
             partial(self._forward_and_backward, batch, weight),
-            self.parts(len(batch.targets)),
+            self._why_alone(),
             self.autocast,
-            self.scaler is not None,
             home,
             (self._vector[:-1], self._in_vector) if in_vector else None,
         )
@@ -178,23 +178,31 @@ class SimulatedReplica(Replica):
         self.stop_requested = self.requests_stop or not finite or is_lost(self.scaler)
         return loss
 
+    def _why_alone(self) -> str | None:
+        """Why steps of this rank share no call with those of others, if they may not."""
+        if self.accumulate > 1:
+            return f"train.accumulate={self.accumulate}: a batch is computed as a whole"
+        if self.scaler is not None:
+            return "train.precision=fp16: each rank scales its own loss"
+        return "the model has dropout, and random numbers are each rank's own" if self._has_dropout else None
+
     def _forward_and_backward(self, batch: Batch, weight: float) -> Tensor:
         """The loss [] of the batch, detached; `weight` times its gradients lie in the parameters."""
-        device, outputs = self.parameters.device, partial(outputs_of, self.model, autocast=self.autocast)
-
-        def weighted(loss: Tensor, share: float) -> Tensor:
-            loss = loss if weight * share == 1 else loss * (weight * share)
-            return loss if self.scaler is None else self.scaler.scale(loss)
-
         self._clear_gradients()
+        device = self.parameters.device
         shared = generator_states(device)
         set_generators(self._rng, device)
+        losses: list[Tensor] = []
         with self.stand_in(batch) as (inputs, targets):
-            parts = self.parts(len(targets))
-            loss = backward_in_parts(outputs, self.criterion, inputs, targets, parts, weighted)
+            for part, share in self.parts(len(targets)):
+                outputs = outputs_of(self.model, inputs[part], self.autocast)
+                loss, scale = self.criterion(outputs, targets[part]), weight * share
+                weighted = loss if scale == 1 else loss * scale
+                (weighted if self.scaler is None else self.scaler.scale(weighted)).backward()
+                losses.append(loss.detach() if share == 1 else share * loss.detach())
         self._rng = generator_states(device)
         set_generators(shared, device)
-        return loss
+        return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
 
     def _averaging_changed(self) -> None:
         self._weights.clear()

@@ -21,11 +21,11 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call, grad_and_value, vmap
 
-from .rank_compute import Pending, RankCompute, buffers_kept, copy_all
+from .rank_compute import Pending, RankCompute, Shapes, buffers_kept, copy_all
 
 FEWEST = 8  # ranks of a stack
 MOST_NUMBERS = 2**27  # parameters stacked at a time: half a GiB of them, and as much of gradients
-MOST_SAVED = 2**30  # bytes that a stack keeps for its backward pass; on a GPU an eighth of its memory
+MEMORY = 2**33  # bytes beside a CPU; an eighth of them, or of a GPU's, is for what a stack saves
 NEAR = 1e-2  # deviation of GPUs' sums in another order, TF32 included; a wrong gradient is off by far more
 
 
@@ -46,13 +46,10 @@ class StackedRanks(RankCompute):
     def __init__(self, ranks: int, tick: Callable[[], None] = lambda: None) -> None:
         super().__init__(tick)
         self._ranks = ranks
-        self._most: dict[tuple[torch.Size, torch.Size], int] = {}
+        self._most: dict[Shapes, int] = {}
         self._names: tuple[str, ...] = ()
         self._shapes: dict[str, torch.Size] = {}
         self._together: Any = None
-
-    def at_once(self, step: Pending) -> int:
-        return self._most[step.shapes]
 
     def compute(self, steps: Sequence[Pending]) -> Tensor:
         losses, most = [], self._most[steps[0].shapes]
@@ -111,70 +108,54 @@ class StackedRanks(RankCompute):
             of += list(rows.unbind(0)[: len(steps)])
         copy_all(into, of)
 
-    def _try(self, step: Pending) -> str | None:
-        """Compute a smallest and a largest stack, and the step alone."""
+    def refusal(self, step: Pending) -> str | None:
         if step.autocast is not None:
-            return "train.precision of 16 bits: vmap's backward pass has no autocast"
-        if len(step.parts) > 1:
-            return "train.accumulate: a stack takes a batch as a whole"
-        if draws_dropout(step.model):
-            return "the model draws random numbers (dropout), each rank its own"
+            return "autocast (train.precision) has no backward pass inside of torch.func.vmap"
         trainable = {name: p for name, p in step.parameters.items() if p.requires_grad}
         self._names = tuple(trainable)
         self._shapes = {name: parameter.shape for name, parameter in trainable.items()}
         self._together = vmap(grad_and_value(_loss_of(step.model, step.criterion), has_aux=True))
-        numbers = sum(p.numel() for p in step.parameters.values())
-        if MOST_NUMBERS // max(1, numbers) < 2 * FEWEST:
-            return f"{numbers:,} parameters: {2 * FEWEST} ranks would stack more than {MOST_NUMBERS:,}"
         try:
             self._stack([step], 1)
-        except (RuntimeError, ValueError) as error:
-            # vmap refuses some models: random numbers, a choice by value.
-            return str(error).splitlines()[0]
-        alone, device = _Alone(step), step.inputs.device
-        if alone.refusal is not None:
-            return alone.refusal
-        on_gpu = device.type == "cuda"
-        limit = torch.cuda.get_device_properties(device).total_memory // 8 if on_gpu else MOST_SAVED
-        most = min(MOST_NUMBERS // max(1, numbers), limit // max(1, alone.saved))
+        except (RuntimeError, ValueError) as error:  # random numbers, a choice by value
+            return f"torch.func.vmap cannot compute the model ({str(error).splitlines()[0]})"
+        with buffers_kept([step]):
+            saved = _saved_by(step.alone)
+            buffers = {name: buffer.clone() for name, buffer in step.buffers.items()}
+        now, on_gpu = dict(step.model.named_buffers()), step.inputs.is_cuda
+        if any(now[name] is not buffer for name, buffer in step.buffers.items()):
+            return "the model replaces its buffers instead of changing them"
+        if any(parameter.grad is None for parameter in trainable.values()):
+            return "the model does not use all parameters; a stack would give the others zeros"
+        memory = torch.cuda.get_device_properties(step.inputs.device).total_memory if on_gpu else MEMORY
+        numbers = sum(p.numel() for p in step.parameters.values())
+        most = min(MOST_NUMBERS // max(1, numbers), memory // 8 // max(1, saved))
         if most < 2 * FEWEST:
-            needs = f"{2 * FEWEST * alone.saved / 2**30:.1f} GiB for their backward pass"
-            return f"{2 * FEWEST} ranks would need {needs}, a stack may take {limit / 2**30:.0f}"
+            return f"the model is large: a stack would hold {most} ranks, and has to hold {2 * FEWEST}"
         small, large = self._stack([step]), self._stack([step], min(max(2 * FEWEST, self._ranks), most))
-        if not all(_near(alone.buffers[name], rows[0]) for name, rows in small.buffers.items()):
-            return "the model's buffers become others in a stack"
         # Of all gradients together: a single one may be 0 but for rounding.
         pairs = [(self._vectors(small), self._vectors(large))]
         pairs += zip(small.buffers.values(), large.buffers.values(), strict=True)
         if not all((_near if on_gpu else torch.equal)(one[0], other[-1]) for one, other in pairs):
             return "gradients depend, in their bits, on the size of the stack"
+        if not all(_near(buffers[name], rows[0]) for name, rows in small.buffers.items()):
+            return "buffers become others in a stack"
         self._most[step.shapes] = most
         return None
 
 
-class _Alone:
-    """A step computed by itself and undone: why it cannot be stacked, its buffers, bytes that it saves.
+def _saved_by(alone: Callable[[], Tensor]) -> int:
+    """Bytes that the forward pass of a step keeps for its backward pass, at most."""
+    saved = 0
 
-    The bytes are those that the forward pass keeps for the backward pass.
-    """
+    def keep(tensor: Tensor) -> Tensor:
+        nonlocal saved
+        saved += tensor.numel() * tensor.element_size()
+        return tensor
 
-    def __init__(self, step: Pending) -> None:
-        self.saved = 0
-
-        def keep(tensor: Tensor) -> Tensor:
-            self.saved += tensor.numel() * tensor.element_size()
-            return tensor
-
-        with buffers_kept([step]):
-            with saved_tensors_hooks(keep, lambda tensor: tensor):
-                step.alone()
-            self.buffers = {name: buffer.clone() for name, buffer in step.buffers.items()}
-        self.refusal: str | None = None
-        now = dict(step.model.named_buffers())
-        if any(now[name] is not buffer for name, buffer in step.buffers.items()):
-            self.refusal = "the model replaces its buffers instead of changing them"
-        if any(p.grad is None for p in step.parameters.values() if p.requires_grad):
-            self.refusal = "the model does not use all parameters; a stack would give the others zeros"
+    with saved_tensors_hooks(keep, lambda tensor: tensor):
+        alone()
+    return saved
 
 
 def _near(mine: Tensor, other: Tensor) -> bool:
@@ -195,8 +176,3 @@ def _loss_of(model: nn.Module, criterion: nn.Module) -> Any:
         return value * weight, value
 
     return loss
-
-
-def draws_dropout(model: nn.Module) -> bool:
-    """Whether the model has a dropout layer."""
-    return any(isinstance(module, nn.modules.dropout._DropoutNd) for module in model.modules())

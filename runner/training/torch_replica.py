@@ -19,9 +19,9 @@ from ...strategies.replica import Batch, Replica, StepTimes
 from ..communication.cuda_timing import Mark, StepTimings, one_step_late
 from ..communication.torch_communicator import GradBucket, Summed, TorchCommunicator, done_sum
 from .device_model import Device
-from .generators import generator_states, set_generators
 from .precision import LossScaler, outputs_of
 from .slow_device import Padding
+from .workload import generator_states, set_generators
 
 # The switch has two names: torch 2.14 deprecates the first, 2.9 does not know the second.
 _KNOWN = inspect.signature(DistributedDataParallel.__init__).parameters
