@@ -65,24 +65,21 @@ class GradientPool:
                 self._choose(self._asked, max(full, key=len))
             for shapes, steps in groups.items():
                 if shapes not in self._way_of:
-                    self._way_of[shapes] = next(way for way in self.ways if self._allows(way, steps[0]))
+                    self._way_of[shapes] = next(w for w in self.ways if self._refusal(w, steps[0]) is None)
                 losses = self._way_of[shapes].compute(steps)
                 for step, loss, value in zip(steps, losses.unbind(0), losses.tolist(), strict=True):
                     step.loss, step.finite = loss, math.isfinite(value)
         assert pending.loss is not None
         return pending.loss, pending.finite
 
-    def _allows(self, way: RankCompute, step: Pending) -> bool:
-        why = self._refusal(way, step)
-        if why is not None:
-            log.info("rank_compute=%s: not for inputs of %s: %s", way.name, [*step.inputs.shape], why)
-        return why is None
-
     def _refusal(self, way: RankCompute, step: Pending) -> str | None:
         if way is self._alone:
             return None
         # A rank without samples runs a blank one in evaluation mode.
-        return step.why_alone or way.refusal(step) if len(step.targets) else "no samples"
+        why = step.why_alone or way.refusal(step) if len(step.targets) else "no samples"
+        if why is not None:
+            log.info("rank_compute=%s: not for inputs of %s: %s", way.name, [*step.inputs.shape], why)
+        return why
 
     def _choose(self, asked: str, steps: Sequence[Pending]) -> None:
         """Choose the way of the whole run by its first steps."""

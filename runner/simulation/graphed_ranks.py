@@ -46,8 +46,8 @@ class Scratch:
     """
 
     def __init__(self, step: Pending) -> None:
-        self._step, self._model = step, copy.deepcopy(step.model)
-        parameters, self.buffers = list(self._model.parameters()), list(self._model.buffers())
+        self._step, self.model = step, copy.deepcopy(step.model)
+        parameters, self.buffers = list(self.model.parameters()), list(self.model.buffers())
         self._trained = [parameter for parameter in parameters if parameter.requires_grad]
         self._batch = [
             torch.empty_like(step.inputs),
@@ -68,14 +68,10 @@ class Scratch:
             parameter.grad = None
         inputs, targets, weight = self._batch
         # Autocast's cache would keep 16-bit copies of parameters that are other numbers by now.
-        outputs = outputs_of(self._model, inputs, self._step.autocast, cache=False)
+        outputs = outputs_of(self.model, inputs, self._step.autocast, cache=False)
         loss = self._step.criterion(outputs, targets)
         (loss * weight).backward()
         return loss.detach(), [torch.zeros_like(p) if p.grad is None else p.grad for p in self._trained]
-
-    def keeps_buffers(self) -> bool:
-        """Whether the model's buffers are still those that are copied in and out."""
-        return all(mine is now for mine, now in zip(self.buffers, self._model.buffers(), strict=True))
 
 
 class GraphedRanks(RankCompute):
@@ -101,7 +97,7 @@ class GraphedRanks(RankCompute):
             if any(not torch.equal(states[name], now) for name, now in generator_states(device).items()):
                 set_generators(states, device)
                 return "the model draws random numbers, which are each rank's own"
-            if not scratch.keeps_buffers():
+            if any(a is not b for a, b in zip(scratch.buffers, scratch.model.buffers(), strict=True)):
                 return "the model replaces its buffers instead of changing them"
             scratch.replay = self._capture(scratch.run)
         except RuntimeError as error:  # a choice by value, above all: the host would have to wait for it

@@ -96,8 +96,13 @@ def copy_all(into: Sequence[Tensor], of: Sequence[Tensor]) -> None:
 
 @contextmanager
 def buffers_kept(steps: Sequence[Pending]) -> Iterator[None]:
-    """Afterwards the buffers of the steps' models are as before."""
-    buffers = [buffer for step in steps for buffer in step.buffers.values()]
-    before = [buffer.clone() for buffer in buffers]
-    yield
-    copy_all(buffers, before)
+    """Afterwards the buffers of the steps' models are as before, also where a pass replaces them."""
+    buffers = [(module, dict(module._buffers)) for step in steps for module in step.model.modules()]
+    tensors = [buffer for step in steps for buffer in step.buffers.values()]
+    before = [tensor.clone() for tensor in tensors]
+    try:
+        yield
+    finally:
+        for module, of_module in buffers:
+            module._buffers.update(of_module)
+        copy_all(tensors, before)

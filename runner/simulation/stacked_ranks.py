@@ -11,10 +11,8 @@ copied into its model.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,19 +21,20 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from .rank_compute import Pending, RankCompute, Shapes, buffers_kept, copy_all
 
+Named = Mapping[str, Tensor]
+
 FEWEST = 8  # ranks of a stack
 MOST_NUMBERS = 2**27  # parameters stacked at a time: half a GiB of them, and as much of gradients
 MEMORY = 2**33  # bytes beside a CPU; an eighth of them, or of a GPU's, is for what a stack saves
 NEAR = 1e-2  # deviation of GPUs' sums in another order, TF32 included; a wrong gradient is off by far more
 
 
-@dataclass(frozen=True)
-class Stack:
-    """What n steps gave: gradients and buffers by name [n, …], losses [n]."""
+class Stack(NamedTuple):
+    """What n steps gave: gradients [n, m], losses [n], buffers by name [n, …]."""
 
-    gradients: Mapping[str, Tensor]
+    gradients: Tensor
     losses: Tensor
-    buffers: Mapping[str, Tensor]
+    buffers: Named
 
 
 class StackedRanks(RankCompute):
@@ -48,7 +47,7 @@ class StackedRanks(RankCompute):
         self._ranks = ranks
         self._most: dict[Shapes, int] = {}
         self._names: tuple[str, ...] = ()
-        self._shapes: dict[str, torch.Size] = {}
+        self._shapes: list[torch.Size] = []
         self._together: Any = None
 
     def compute(self, steps: Sequence[Pending]) -> Tensor:
@@ -64,56 +63,43 @@ class StackedRanks(RankCompute):
         """`steps` computed at once, padded with the last one to `fewest`."""
         full = [*steps, *[steps[-1]] * (fewest - len(steps))]
 
-        def stacked(tensors: Callable[[Pending], Mapping[str, Tensor]], name: str) -> Tensor:
-            return torch.stack([tensors(step)[name].detach() for step in full])
+        def stacked(tensors: str, name: str) -> Tensor:
+            return torch.stack([getattr(step, tensors)[name].detach() for step in full])
 
         homes = [step.home for step in full if step.home is not None]
-        of_model = partial(stacked, attrgetter("parameters"))
-        trained = self._split(torch.stack(homes)) if len(homes) == len(full) else map(of_model, self._names)
+        of_models = partial(stacked, "parameters")
+        trained = self._split(torch.stack(homes)) if len(homes) == len(full) else map(of_models, self._names)
         fixed = sorted(steps[0].parameters.keys() - set(self._names))
-        buffers = {name: stacked(attrgetter("buffers"), name) for name in steps[0].buffers}
+        buffers = {name: stacked("buffers", name) for name in steps[0].buffers}
         inputs = torch.stack([step.inputs for step in full])
         targets = torch.stack([step.targets for step in full])
         weights = torch.tensor([step.weight for step in full], dtype=inputs.dtype, device=inputs.device)
-        gradients, (_, losses) = self._together(
-            dict(zip(self._names, trained, strict=True)),
-            {name: of_model(name) for name in fixed},
-            buffers,
-            inputs,
-            targets,
-            weights,
-        )
-        return Stack(gradients, losses, buffers)
+        parameters = dict(zip(self._names, trained, strict=True))
+        rest = {name: of_models(name) for name in fixed} | buffers
+        gradients, (_, losses) = self._together(parameters, rest, inputs, targets, weights)
+        return Stack(torch.cat([gradients[name].flatten(1) for name in self._names], 1), losses, buffers)
 
     def _split(self, vectors: Tensor) -> list[Tensor]:
         """Parameters by name [n, …] of vectors [n, m]."""
-        shapes = [self._shapes[name] for name in self._names]
-        parts = vectors.split([math.prod(shape) for shape in shapes], 1)
-        return [part.reshape(len(vectors), *shape) for part, shape in zip(parts, shapes, strict=True)]
-
-    def _vectors(self, stack: Stack) -> Tensor:
-        """Its gradients as vectors [n, m]."""
-        return torch.cat([stack.gradients[name].flatten(1) for name in self._names], 1)
+        parts = vectors.split([math.prod(shape) for shape in self._shapes], 1)
+        return [part.reshape(len(vectors), *shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
     def _hand_out(self, steps: Sequence[Pending], stack: Stack) -> None:
-        places = [step.gradient_places() for step in steps]
-        vectors = [step.into[0] for step in steps if step.into is not None]
-        if len(vectors) == len(steps):
-            into, of = vectors, list(self._vectors(stack).unbind(0)[: len(steps)])
-        else:
+        rows, places = stack.gradients[: len(steps)], [step.gradient_places() for step in steps]
+        into, of = [step.into[0] for step in steps if step.into is not None], list(rows.unbind(0))
+        if len(into) < len(steps):
             into = [place for of_name in zip(*places, strict=True) for place in of_name]
-            of = [row for name in self._names for row in stack.gradients[name].unbind(0)[: len(steps)]]
-        for name, rows in stack.buffers.items():
+            of = [row for of_name in self._split(rows) for row in of_name.unbind(0)]
+        for name, buffers in stack.buffers.items():
             into += [step.buffers[name] for step in steps]
-            of += list(rows.unbind(0)[: len(steps)])
+            of += list(buffers.unbind(0)[: len(steps)])
         copy_all(into, of)
 
     def refusal(self, step: Pending) -> str | None:
         if step.autocast is not None:
             return "autocast (train.precision) has no backward pass inside of torch.func.vmap"
         trainable = {name: p for name, p in step.parameters.items() if p.requires_grad}
-        self._names = tuple(trainable)
-        self._shapes = {name: parameter.shape for name, parameter in trainable.items()}
+        self._names, self._shapes = tuple(trainable), [p.shape for p in trainable.values()]
         self._together = vmap(grad_and_value(_loss_of(step.model, step.criterion), has_aux=True))
         try:
             self._stack([step], 1)
@@ -122,11 +108,11 @@ class StackedRanks(RankCompute):
         with buffers_kept([step]):
             saved = _saved_by(step.alone)
             buffers = {name: buffer.clone() for name, buffer in step.buffers.items()}
-        now, on_gpu = dict(step.model.named_buffers()), step.inputs.is_cuda
-        if any(now[name] is not buffer for name, buffer in step.buffers.items()):
-            return "the model replaces its buffers instead of changing them"
+            if any(now is not step.buffers[name] for name, now in step.model.named_buffers()):
+                return "the model replaces its buffers instead of changing them"
         if any(parameter.grad is None for parameter in trainable.values()):
             return "the model does not use all parameters; a stack would give the others zeros"
+        on_gpu = step.inputs.is_cuda
         memory = torch.cuda.get_device_properties(step.inputs.device).total_memory if on_gpu else MEMORY
         numbers = sum(p.numel() for p in step.parameters.values())
         most = min(MOST_NUMBERS // max(1, numbers), memory // 8 // max(1, saved))
@@ -134,7 +120,7 @@ class StackedRanks(RankCompute):
             return f"the model is large: a stack would hold {most} ranks, and has to hold {2 * FEWEST}"
         small, large = self._stack([step]), self._stack([step], min(max(2 * FEWEST, self._ranks), most))
         # Of all gradients together: a single one may be 0 but for rounding.
-        pairs = [(self._vectors(small), self._vectors(large))]
+        pairs = [(small.gradients, large.gradients)]
         pairs += zip(small.buffers.values(), large.buffers.values(), strict=True)
         if not all((_near if on_gpu else torch.equal)(one[0], other[-1]) for one, other in pairs):
             return "gradients depend, in their bits, on the size of the stack"
@@ -164,15 +150,8 @@ def _near(mine: Tensor, other: Tensor) -> bool:
 
 
 def _loss_of(model: nn.Module, criterion: nn.Module) -> Any:
-    def loss(
-        parameters: dict[str, Tensor],
-        fixed: dict[str, Tensor],
-        buffers: dict[str, Tensor],
-        x: Tensor,
-        y: Tensor,
-        weight: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        value = criterion(functional_call(model, {**parameters, **fixed, **buffers}, (x,)), y)
+    def loss(parameters: Named, rest: Named, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        value = criterion(functional_call(model, {**parameters, **rest}, (x,)), y)
         return value * weight, value
 
     return loss
