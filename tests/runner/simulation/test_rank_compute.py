@@ -292,7 +292,7 @@ def test_what_a_run_does_not_allow_is_refused_by_name(way: str, keys: dict[str, 
 )
 def test_on_a_gpu_each_way_computes_what_a_cpu_does(way: str, autocast: torch.dtype | None):
     torch.manual_seed(0)
-    models = [Normalised() for _ in range(8)]
+    models: list[nn.Module] = [Normalised() for _ in range(8)]
     (wanted, _), (waiting, computed) = pendings(models), pendings([deepcopy(m).cuda() for m in models])
     pool, tolerance = GradientPool(8, asked=way), 1e-3 if autocast is None else 5e-2
     for step in waiting:
