@@ -77,12 +77,21 @@ class LauncherConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedConfig(LauncherConfig):
-    """`launcher=simulated`: all ranks in one process, in virtual time."""
+    """`launcher=simulated`: all ranks in one process, in virtual time.
+
+    `rank_compute`: how steps of ranks that wait are computed: stacked, many in one call; graph, one captured
+    step for all, on GPUs; one_by_one; auto, the fastest of those that the model allows, timed at the start.
+    """
 
     run_by: ClassVar[str] = "daso_bench.runner.launch.local.SimulatedLauncher"
     virtual: ClassVar[bool] = True
 
     name: str = "simulated"
+    rank_compute: str = "auto"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of("launcher.rank_compute", self.rank_compute, ("auto", "stacked", "graph", "one_by_one"))
 
 
 @dataclass(frozen=True, kw_only=True)

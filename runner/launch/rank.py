@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from ..communication.link_costs import ClusterNetwork
 from ..communication.modelled_network import ModelledCommunicator
 from ..communication.torch_communicator import TorchCommunicator
 from ..config import load
-from ..config.launchers import LocalConfig
+from ..config.launchers import LocalConfig, SimulatedConfig
 from ..config.model_building import build, input_spec
 from ..config.run_config import RunConfig
 from ..machine import gpu_facts
@@ -28,6 +29,7 @@ from ..machine.environment import environment, rank_row
 from ..records.json_lines import RecordWriter, read_json, write_json
 from ..records.run_directory import RunDirectory, check_same_data, of_attempt
 from ..simulation import timing_only
+from ..simulation.gradient_pool import GradientPool
 from ..simulation.simulated_world import simulate
 from ..simulation.timeline import Timeline
 from ..simulation.virtual_time import OutOfTime
@@ -206,13 +208,14 @@ def run_all(task: RankTask, link: Link) -> None:
     ]
     extra = {"arithmetic": gpus.numeric_flags()}
     facts = environment(ranks, backend="virtual time", world="simulated", extra=extra)
-    write_json(run_dir / of_attempt("environment", attempt), facts)
-    failures = config.cluster.failures_s
-    fails_s = failures[attempt - 1] if attempt <= len(failures) else None
-    timeline = Timeline(topology) if config.launcher.timeline else None
 
     def tick() -> None:
         link.steps += 1  # the stall watch counts it as progress
+
+    pool = _pool(task, config, attempt, facts, tick)
+    failures = config.cluster.failures_s
+    fails_s = failures[attempt - 1] if attempt <= len(failures) else None
+    timeline = Timeline(topology) if config.launcher.timeline else None
 
     with RecordWriter(run_dir / "metrics.jsonl") as metrics:
         try:
@@ -233,6 +236,7 @@ def run_all(task: RankTask, link: Link) -> None:
                     metrics=metrics,
                     until_ns=None if fails_s is None else round(fails_s * 1e9),
                     timeline=timeline,
+                    pool=pool,
                 ).results
         except OutOfTime as error:
             raise NodeLost(
@@ -245,6 +249,28 @@ def run_all(task: RankTask, link: Link) -> None:
     link.finish(first.status, first.summary, first.reason)
     if first.status == "finished":
         checkpoint.drop_resume_states(run_dir / "checkpoints")
+
+
+def _pool(
+    task: RankTask, config: RunConfig, attempt: int, facts: dict[str, Any], tick: Callable[[], None]
+) -> GradientPool:
+    """The pool that computes gradients as the launcher asks, or as an earlier attempt has chosen.
+
+    `facts`, with the choice, are written to this attempt's environment.json.
+    """
+    files = [task.run_dir / of_attempt("environment", number) for number in range(1, attempt + 1)]
+    earlier = [read_json(file).get("rank_compute") for file in files[:-1] if file.is_file()]
+    chosen = next((choice for choice in earlier if choice is not None), None)
+    asked = config.launcher.rank_compute if isinstance(config.launcher, SimulatedConfig) else "auto"
+    if chosen is not None:
+        asked, facts["rank_compute"] = chosen["way"], chosen
+    write_json(files[-1], facts)
+
+    def record(choice: dict[str, Any]) -> None:
+        facts.setdefault("rank_compute", choice)  # an earlier attempt's says how it was chosen
+        write_json(files[-1], facts)
+
+    return GradientPool(config.cluster.ranks, tick, asked, record)
 
 
 def _data_and_spec(config: RunConfig) -> tuple[Data, InputSpec]:

@@ -6,9 +6,9 @@ the order of the backward pass. A `Reduction` runs in a simulated helper thread,
 as it does in a real one over real processes.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 
 import torch
@@ -19,8 +19,10 @@ from ...strategies.gradients import Pipeline, by_samples, uniform
 from ...strategies.replica import Batch, Replica, StepTimes
 from ..training.device_model import Device, Profile
 from ..training.precision import is_lost, outputs_of
+from ..training.workload import generator_states, set_generators
+from .gradient_pool import GradientPool
+from .rank_compute import Pending
 from .simulated_communicator import SimulatedCommunicator
-from .stacked_gradients import GradientPool, Pending
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,10 @@ def covered(spans: Sequence[tuple[int, int]], low: int, high: int) -> int:
     return total
 
 
+Begun = Callable[[], tuple[Tensor, bool]]
+"""Gives the loss [] of a step that has begun, and whether it is finite."""
+
+
 class SimulatedReplica(Replica):
     """See the module. `profile`: of the model whose times are simulated; default: this model's sizes."""
 
@@ -63,9 +69,11 @@ class SimulatedReplica(Replica):
         self.parameters.lay_out()
         self.comm = comm
         self.device = device
-        self._profile, self._pool = profile, pool
+        self._profile, self._pool = profile, pool or GradientPool()
         self._named = dict(model.named_parameters())
-        self._rng = torch.get_rng_state()
+        self._named_buffers = dict(model.named_buffers())
+        self._has_dropout = any(isinstance(m, nn.modules.dropout._DropoutNd) for m in model.modules())
+        self._rng = generator_states(self.parameters.device)
         self._buckets: list[Bucket] = []
         self._line: Work | None = None
         self._pipeline = Pipeline()
@@ -132,53 +140,58 @@ class SimulatedReplica(Replica):
         return [nanoseconds / 1e9 for nanoseconds in took]
 
     def rng_state(self) -> dict[str, Tensor]:
-        return {"cpu": self._rng, "device": torch.tensor(self.device.drawn)}
+        return {**self._rng, "device": torch.tensor(self.device.drawn)}
 
     def load_rng_state(self, state: dict[str, Tensor]) -> None:
-        self._rng = state["cpu"]
+        self._rng = {name: state[name] for name in self._rng}
         self.device.drawn = int(state["device"])
 
-    def _begin(self, batch: Batch, weight: float) -> Callable[[], Tensor]:
-        """A function that returns the loss and leaves `weight` times its gradients in the parameters."""
-
-        def alone() -> Tensor:
-            return self._forward_and_backward(batch, weight)
-
+    def _begin(self, batch: Batch, weight: float) -> Begun:
+        """Begin a step that leaves `weight` times the gradients of its loss in the parameters."""
         if self._bound_gradients is not None:
             self._clear_gradients()
-        alone_only = self.accumulate > 1 or self.autocast is not None
-        if self._pool is None or len(batch.targets) == 0 or alone_only:
-            value = alone()
-            return lambda: value
-        pool, in_vector = self._pool, self._bound_gradients is None and self.parameters.home_now() is not None
-        pending = pool.submit(
-            Pending(
-                self.model,
-                self._named,
-                batch.inputs,
-                batch.targets,
-                weight,
-                alone,
-                self.parameters.home_now(),
-                (self._vector[:-1], self._in_vector) if in_vector else None,
-            )
+        pool, home = self._pool, self.parameters.home_now()
+        in_vector = self._bound_gradients is None and home is not None
+        pending = Pending(
+            self.model,
+            self.criterion,
+            self._named,
+            self._named_buffers,
+            batch.inputs,
+            batch.targets,
+            weight,
+            partial(self._forward_and_backward, batch, weight),
+            self._why_alone(),
+            self.autocast,
+            home,
+            (self._vector[:-1], self._in_vector) if in_vector else None,
         )
-        return lambda: pool.result(pending)
+        pool.submit(pending)
+        return partial(pool.result, pending)
 
-    def _done(self, begun: Callable[[], Tensor], blank: bool) -> Tensor:
+    def _done(self, begun: Begun, blank: bool) -> Tensor:
         """The loss of this rank's batch, 0 without samples; sets `stop_requested`."""
-        loss = begun()
+        loss, finite = begun()
         if blank:
-            loss = torch.zeros_like(loss)
+            loss, finite = torch.zeros_like(loss), True
             self._clear_gradients()
-        self.stop_requested = self.requests_stop or not math.isfinite(loss.item()) or is_lost(self.scaler)
+        self.stop_requested = self.requests_stop or not finite or is_lost(self.scaler)
         return loss
+
+    def _why_alone(self) -> str | None:
+        """Why steps of this rank share no call with those of others, if they may not."""
+        if self.accumulate > 1:
+            return f"train.accumulate={self.accumulate}: a batch is computed as a whole"
+        if self.scaler is not None:
+            return "train.precision=fp16: each rank scales its own loss"
+        return "the model has dropout, and random numbers are each rank's own" if self._has_dropout else None
 
     def _forward_and_backward(self, batch: Batch, weight: float) -> Tensor:
         """The loss [] of the batch, detached; `weight` times its gradients lie in the parameters."""
         self._clear_gradients()
-        shared = torch.get_rng_state()
-        torch.set_rng_state(self._rng)
+        device = self.parameters.device
+        shared = generator_states(device)
+        set_generators(self._rng, device)
         losses: list[Tensor] = []
         with self.stand_in(batch) as (inputs, targets):
             for part, share in self.parts(len(targets)):
@@ -187,8 +200,8 @@ class SimulatedReplica(Replica):
                 weighted = loss if scale == 1 else loss * scale
                 (weighted if self.scaler is None else self.scaler.scale(weighted)).backward()
                 losses.append(loss.detach() if share == 1 else share * loss.detach())
-        self._rng = torch.get_rng_state()
-        torch.set_rng_state(shared)
+        self._rng = generator_states(device)
+        set_generators(shared, device)
         return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
 
     def _averaging_changed(self) -> None:
@@ -211,9 +224,7 @@ class SimulatedReplica(Replica):
             for first, last in buckets
         ] or [Bucket(0, 0, 0, 1.0, ())]
 
-    def _sum_buckets_at_once(
-        self, begun: Callable[[], Tensor], weight: float, forward: int, backward: int
-    ) -> Tensor:
+    def _sum_buckets_at_once(self, begun: Begun, weight: float, forward: int, backward: int) -> Tensor:
         """Sum the buckets during the backward pass; returns this rank's loss."""
         comm, group = self.comm, self.averaging.group
         losses: list[Tensor] = []
@@ -242,9 +253,7 @@ class SimulatedReplica(Replica):
         self._take(work.total)
         return losses[0]
 
-    def _sum_one_by_one(
-        self, begun: Callable[[], Tensor], weight: float, forward: int, backward: int
-    ) -> Tensor:
+    def _sum_one_by_one(self, begun: Begun, weight: float, forward: int, backward: int) -> Tensor:
         """Sum the buckets in another way than one all-reduce each, or after the backward pass."""
         averaging, comm = self.averaging, self.comm
         began, sums = comm.now(), []

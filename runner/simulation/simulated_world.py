@@ -18,9 +18,9 @@ from ..training.device_model import Device, Profile, StepTime
 from ..training.packed_set import PackedSet, of_run
 from ..training.trainer import Trainer
 from ..training.workload import workload_of
+from .gradient_pool import GradientPool
 from .simulated_communicator import SimulatedCommunicator
 from .simulated_replica import SimulatedReplica
-from .stacked_gradients import FEWEST, GradientPool
 from .timeline import Timeline
 from .timing_only import REMARK, TimedReplica, ghost_batches, scale_of
 from .virtual_time import Simulator
@@ -80,6 +80,7 @@ def simulate(
     loop: Callable[[TrainContext], Trainer] = Trainer,
     until_ns: int | None = None,
     timeline: Timeline | None = None,
+    pool: GradientPool | None = None,
 ) -> SimulatedRun:
     """Train `config` on `data` with every rank in virtual time; deterministic, bit for bit.
 
@@ -88,16 +89,15 @@ def simulate(
 
     device: of a rank; default: one whose steps take `step_time`. profile: of the model whose times are
     simulated; default: of the configuration's. timing_only: nothing is computed; needs a profile. remarks:
-    what every record of the run is to say. tick: called where the run makes progress.
+    what every record of the run is to say. tick: called where the run makes progress. pool: computes the
+    gradients; default: in stacks where the model and the number of ranks allow it.
     """
     metrics = Recorded() if metrics is None else metrics
     topology = Topology.of(config.cluster.ranks_of_nodes)
     packed = of_run(config.dataset, config.reader, data)
     simulator = Simulator(topology, network, timeline)
     contexts: dict[int, TrainContext] = {}
-    criterion = config.task(data.classes).criterion()
-    is_stacked = topology.ranks >= FEWEST and not timing_only
-    pool = GradientPool(criterion, topology.ranks, tick) if is_stacked else None
+    pool = pool or GradientPool(topology.ranks, tick)
 
     def body(rank: int) -> Outcome:
         comm = SimulatedCommunicator(simulator, rank)
@@ -127,7 +127,7 @@ def _backend(
     comm: SimulatedCommunicator,
     device: Device,
     profile: Profile | None,
-    pool: GradientPool | None,
+    pool: GradientPool,
     packed: PackedSet | None,
     remarks: tuple[str, ...],
 ) -> Backend:

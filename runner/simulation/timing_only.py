@@ -23,7 +23,7 @@ from ..config.model_building import build
 from ..config.optimizers import Optimizer
 from ..config.run_config import RunConfig
 from ..training.device_model import Profile
-from .simulated_replica import SimulatedReplica
+from .simulated_replica import Begun, SimulatedReplica
 
 NUMBERS, OF_BUCKET = 4096, 64  # of the stand-in, at least; of a bucket on average
 NO_STOP_FLAG, STOP_FLAG = torch.zeros(1), torch.ones(1)
@@ -105,11 +105,11 @@ def falling_loss(drawn: int) -> Tensor:
 class TimedReplica(SimulatedReplica):
     """A replica whose gradients are 0."""
 
-    def _begin(self, batch: Batch, weight: float) -> Callable[[], Tensor]:
+    def _begin(self, batch: Batch, weight: float) -> Begun:
         loss = falling_loss(self.device.drawn)
         for parameter, place in zip(self.parameters.tensors, self._in_vector, strict=True):
             parameter.grad = place
-        return lambda: loss
+        return lambda: (loss, True)
 
     def _given(self, weight: float) -> Tensor:
         return STOP_FLAG if self.stop_requested else NO_STOP_FLAG  # the gradients are 0 and stay so

@@ -29,11 +29,16 @@ AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """The autocast type inside the model, where there is one."""
 
 
-def outputs_of(model: nn.Module, inputs: Tensor, autocast: torch.dtype | None) -> Tensor:
-    """The model's outputs for inputs [b, …]; with `autocast` computed in it and returned in float32."""
+def outputs_of(
+    model: nn.Module, inputs: Tensor, autocast: torch.dtype | None, *, cache: bool = True
+) -> Tensor:
+    """The model's outputs for inputs [b, …]; with `autocast` computed in it and returned in float32.
+
+    `cache`: keep 16-bit copies of parameters during the pass.
+    """
     if autocast is None:
         return model(inputs)
-    with torch.autocast(inputs.device.type, dtype=autocast):
+    with torch.autocast(inputs.device.type, dtype=autocast, cache_enabled=cache):
         outputs = model(inputs)
     return outputs.float() if outputs.dtype == autocast else outputs
 

@@ -21,6 +21,7 @@ from ..communication.torch_communicator import GradBucket, Summed, TorchCommunic
 from .device_model import Device
 from .precision import LossScaler, outputs_of
 from .slow_device import Padding
+from .workload import generator_states, set_generators
 
 # The switch has two names: torch 2.14 deprecates the first, 2.9 does not know the second.
 _KNOWN = inspect.signature(DistributedDataParallel.__init__).parameters
@@ -267,19 +268,15 @@ class TorchReplica(Replica):
             self._part_alone(inputs[part], targets[part], share)
 
     def rng_state(self) -> dict[str, Tensor]:
-        state = {"cpu": torch.get_rng_state()}
+        state = generator_states(self.comm.device)
         if self.padding is not None:
             state["device"] = torch.tensor(self.padding.device.drawn)
-        if self.comm.device.type == "cuda":
-            state["cuda"] = torch.cuda.get_rng_state(self.comm.device)
         return state
 
     def load_rng_state(self, state: dict[str, Tensor]) -> None:
-        torch.set_rng_state(state["cpu"])
+        set_generators(state, self.comm.device)
         if self.padding is not None:
             self.padding.device.drawn = int(state["device"])
-        if "cuda" in state:
-            torch.cuda.set_rng_state(state["cuda"], self.comm.device)
 
     def _averaging_changed(self) -> None:
         averaging, device = self.averaging, self.comm.device

@@ -1,10 +1,11 @@
 """Workload of one rank: model, task, batch order and loader, made from a run's configuration."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ...datasets.data import Data
 from ...datasets.image_files import ImageFiles, MaskedFiles
@@ -84,6 +85,19 @@ def seed_generators(seed: int) -> None:
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_available():
         torch.cuda.manual_seed_all(seed)
+
+
+def generator_states(device: torch.device) -> dict[str, Tensor]:
+    """States of the generators from which a pass on `device` may draw."""
+    cuda = {"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {}
+    return {"cpu": torch.get_rng_state(), **cuda}
+
+
+def set_generators(states: Mapping[str, Tensor], device: torch.device) -> None:
+    """Restore `generator_states`."""
+    torch.set_rng_state(states["cpu"])
+    if "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"], device)
 
 
 def _model(config: RunConfig, data: Data, rank: int, device: torch.device) -> nn.Module:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from asking import code_of
 
-from daso_bench.runner.records.json_lines import read_json, read_records
+from daso_bench.runner.records.json_lines import read_json, read_records, write_json
 
 SMALL = ["launcher=simulated", "train.epochs=2", "cluster.nodes=2", "cluster.ranks_per_node=2"]
 
@@ -53,6 +53,25 @@ def test_a_lost_node_ends_the_run_and_a_resume_finishes_it(capfd: pytest.Capture
     assert ends[0]["train_s"] == pytest.approx(ends[1]["train_s"], rel=1e-9)
 
 
+def test_how_ranks_are_computed_is_recorded_and_kept():
+    more = ["cluster.ranks_per_node=4", "strategy=ddp", "train.checkpoint_every_samples=300"]
+    assert code_of(*SMALL, *more, "cluster.failures_s=[0.06]") == 1
+    (run,) = runs()
+    first = read_json(run / "environment.json")
+    choice = first["rank_compute"]
+    assert set(choice["step_s"]) == {"stacked", "one_by_one"}
+    assert "cuda" in choice["refused"]["graph"]
+    write_json(run / "environment.json", {**first, "rank_compute": {**choice, "way": "graph"}})
+    assert code_of("resume", str(run)) != 0
+    assert (
+        "launcher.rank_compute=graph: steps are captured on cuda" in read_json(run / "status.json")["reason"]
+    )
+    kept = {**choice, "way": "one_by_one"}
+    write_json(run / "environment.json", {**first, "rank_compute": kept})
+    assert code_of("resume", str(run)) == 0
+    assert read_json(run / "environment_3.json")["rank_compute"] == kept
+
+
 def test_timing_only_through_the_command_line():
     words = ["launcher.timing_only=true", "model=resnet18", "strategy=ddp", "dataset=imagenet_sized"]
     assert code_of(*SMALL, *words, "train.global_batch_size=160000") == 0
@@ -69,6 +88,7 @@ def test_timing_only_through_the_command_line():
         (["cluster=ethernet_10g"], "are for launcher=emulated"),
         (["launcher.timing_only=true"], "needs virtual time, launcher=simulated"),
         (["launcher=simulated", "launcher.timing_only=true", "train.target=0.9"], "learns nothing"),
+        (["launcher=simulated", "launcher.rank_compute=fast"], "launcher.rank_compute=fast"),
         (["launcher=simulated", "model=billion"], "it is for launcher.timing_only=true"),
         (["launcher=simulated", "cluster.links.inter.rate=1"], "cluster.links.inter.rate: unknown key"),
     ],
