@@ -93,7 +93,7 @@ class GradientPool:
         fixed = sorted(steps[0].parameters.keys() - set(self._names))
         inputs = torch.stack([step.inputs for step in full])
         targets = torch.stack([step.targets for step in full])
-        weights = torch.tensor([step.weight for step in full], dtype=inputs.dtype)
+        weights = torch.tensor([step.weight for step in full], dtype=inputs.dtype, device=inputs.device)
         gradients, (_, losses) = self._together(
             dict(zip(self._names, trained, strict=True)),
             {name: stacked(name) for name in fixed},
