@@ -33,7 +33,7 @@ class Augmentable(Protocol):
 
 @runtime_checkable
 class Movable(Protocol):
-    """Samples in memory that may lie on a GPU; they take indices on any device, and make batches on theirs."""
+    """Samples in memory that may lie on a GPU; indices may be on another device, batches are on theirs."""
 
     @property
     def device(self) -> torch.device: ...

@@ -52,8 +52,8 @@ class LauncherConfig:
         at_least("launcher.device_data_mib", self.device_data_mib, 0)
         if self.loader_workers and self.asked_network != "none":
             raise ConfigError(
-                f"launcher.loader_workers={self.loader_workers}: emulated ranks have none, for they would take "
-                "their cores, and cluster.device says what data cost; take 0"
+                f"launcher.loader_workers={self.loader_workers}: emulated ranks have none, for "
+                "cluster.device says what data cost; take 0"
             )
         self.auto_or_at_least("threads_per_rank", 1)
         if self.port is not None:
@@ -82,8 +82,8 @@ class LauncherConfig:
 class SimulatedConfig(LauncherConfig):
     """`launcher=simulated`: all ranks in one process, in virtual time.
 
-    `device`: what computes the numbers of all ranks: cpu, cuda (one GPU), or auto, a GPU where torch sees one.
-    No clock depends on it, the last digits of the numbers do.
+    `device`: what computes the numbers of all ranks: cpu, cuda (one GPU), or auto, a GPU if torch sees
+    one. No clock depends on it, the last digits of the numbers do.
     """
 
     run_by: ClassVar[str] = "daso_bench.runner.launch.local.SimulatedLauncher"

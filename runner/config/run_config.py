@@ -204,7 +204,7 @@ def check_precision(run: RunConfig) -> None:
     if precision == "tf32" and isinstance(launcher, SimulatedConfig) and launcher.device != "cuda":
         raise ConfigError(
             f"train.precision=tf32: products of TF32 are a GPU's, and launcher.device={launcher.device} may "
-            "compute on CPUs; take launcher.device=cuda or fp32 (the clock is that of cluster.device either way)"
+            "compute on CPUs; take launcher.device=cuda, or fp32 (the clock is that of cluster.device)"
         )
     if precision != "fp16":
         return

@@ -93,7 +93,7 @@ class Comparison:
 
 
 def computed_on(runs: Iterable[Run]) -> str:
-    """`on NVIDIA H200` where a GPU computed the numbers of virtual ranks; "" where CPUs did, or real ranks."""
+    """`on NVIDIA H200` where a GPU computed virtual ranks; "" where CPUs did, or ranks are real."""
     devices = sorted({run.computed_on for run in runs if run.computed_on})
     return f"on {words.listed(devices)}" if devices not in ([], ["CPU"]) else ""
 

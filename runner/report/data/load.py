@@ -127,7 +127,7 @@ class Run:
 
     @property
     def computed_on(self) -> str | None:
-        """The GPU that computed the numbers of virtual ranks, or CPU; None where ranks are real, or not known."""
+        """The GPU that computed virtual ranks, or CPU; None where ranks are real, or nothing is known."""
         if self.world != "simulated" or not self.environment:
             return None
         return str(self.environment.get("computed_on", "CPU"))
