@@ -47,7 +47,7 @@ def test_a_run_and_its_resume_are_those_of_the_cpu(
         epochs=3,
         eval_mode=mode,
         eval_every_samples=40,
-        checkpoint_every_samples=48,
+        checkpoint_every_samples=64,  # inside of a round, with sums under way
         clip_norm=1.0,
         # Data that lie on the device, or come from the host batch by batch.
         launcher={"device_data_mib": 0 if mode == "deferred" else 1},
