@@ -3,15 +3,18 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from fake_cuda import on_cpu  # pyright: ignore[reportMissingImports] (another folder of tests)
-from pretend_device import pretend_device
+from pretend_device import DEVICE, pretend_device
 from runs import NAMES, PERIODS, Blobs, config, evaluations, simulated, whole_and_resumed
 
+from daso_bench.datasets.data import SPLITS, on_device
+from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.models.small import SmallCNN
 from daso_bench.runner.training import checkpoint
 
@@ -41,6 +44,7 @@ def test_a_run_and_its_resume_are_those_of_the_cpu(
 ):
     cfg = config(
         strategy,
+        ranks=[4, 4] if strategy == "ddp" else [2, 2],  # eight are computed together
         keys=PERIODS.get(strategy),
         model=SmallCNN(channels=[4], norm=norm),
         dataset=Blobs(samples=48, test_samples=16),
@@ -63,3 +67,40 @@ def test_a_run_and_its_resume_are_those_of_the_cpu(
             torch.testing.assert_close(state, dict(context.replica.model.state_dict()), **exact)
     assert [row["train_s"] for row in evaluations(made[0])] == [row["train_s"] for row in evaluations(wanted)]
     assert made[0].contexts[0].comm.traffic.verbs == wanted.contexts[0].comm.traffic.verbs
+
+
+def test_splits_that_fit_lie_on_the_device_and_give_the_same_batches():
+    blobs = Blobs().load()
+    flipped = replace(blobs, train=Blobs(augment="flip").load().train)
+    drawn = Synthetic(samples=40, height=8, width=8).load()
+    room = (blobs.train.images.nbytes + blobs.train.labels.nbytes) / 2**20  # pyright: ignore[reportAttributeAccessIssue] (a split)
+    indices = torch.tensor([3, 1, 3])
+    with pretend_device():
+        for data, mib, wanted in (
+            (blobs, 1, "train validation test"),
+            (blobs, room, "train"),
+            (blobs, 0, ""),
+            (flipped, 1, "validation test"),  # changed image by image
+            (drawn, 1, "train validation test"),
+        ):
+            moved, there = on_device(data, DEVICE, mib), []
+            for name in SPLITS:
+                batch = moved.split(name).batch(indices)
+                there += [name] if batch[0].device == DEVICE else []
+                assert batch[0].device == batch[1].device
+                for mine, theirs in zip(on_cpu(batch), data.split(name).batch(indices), strict=True):
+                    assert torch.equal(mine, theirs)
+            assert " ".join(there) == wanted
+    assert on_device(blobs, torch.device("cpu"), 1).train is blobs.train
+
+
+@pytest.mark.parametrize("resident", [False, True])
+def test_loader_workers_of_virtual_ranks_give_the_same_run_and_are_not_needed_for_data_there(resident: bool):
+    cfg = config(ranks=[2], epochs=2, launcher={"loader_workers": 1, "device_data_mib": resident})
+    wanted = simulated(config(ranks=[2], epochs=2))
+    with meta() if resident else nullcontext():
+        made = simulated(cfg, computes_on=torch.device("meta" if resident else "cpu"))
+        loaders = {type(context.loader).__name__ for context in made.contexts}
+        models = [on_cpu(context.replica.flat()) for context in made.contexts]
+    assert loaders == {"Loader" if resident else "Ahead"}
+    assert all(torch.equal(m, c.replica.flat()) for m, c in zip(models, wanted.contexts, strict=True))

@@ -33,6 +33,8 @@ def test_a_run_is_like_any_other_and_says_what_it_is(capsys: pytest.CaptureFixtu
     environment = read_json(run / "environment.json")
     assert (environment["world"], environment["backend"]) == ("simulated", "virtual time")
     assert [row["node"] for row in environment["ranks"]] == [0, 0, 1, 1]
+    assert environment["computed_on"] == "CPU"
+    assert {row["device"] for row in environment["ranks"]} == {"virtual"}
     assert rows(run)[0]["world"] == "simulated"
     assert len(list((run / "ranks").glob("*.jsonl"))) == 4
     assert "simulated" in capsys.readouterr().out
@@ -51,6 +53,11 @@ def test_a_lost_node_ends_the_run_and_a_resume_finishes_it(capfd: pytest.Capture
     assert ends[0]["kind"] == ends[1]["kind"] == "summary"
     assert ends[0]["final_accuracy"] == ends[1]["final_accuracy"]
     assert ends[0]["train_s"] == pytest.approx(ends[1]["train_s"], rel=1e-9)
+
+
+def test_a_gpu_that_is_not_there_and_a_state_of_one(capsys: pytest.CaptureFixture[str]):
+    assert code_of(*SMALL, "launcher.device=cuda") == 3
+    assert "launcher.device=cuda: torch sees no GPU" in capsys.readouterr().out
 
 
 def test_timing_only_through_the_command_line():
