@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 DEVICE = torch.device("meta")
 aten: Any = torch.ops.aten
+_parse_to: Any = torch._C._nn._parse_to  # pyright: ignore[reportAttributeAccessIssue] (PyTorch has no stub)
 JOINING = (aten.cat.default, aten.stack.default)  # they take no number of the CPU beside a GPU's
 _memories: dict[int, StorageWeakRef] = {}  # of its tensors; held weakly, no address is given out again
 
@@ -53,31 +54,20 @@ class Names(TorchFunctionMode):
         if name in ("numpy", "__array__") and there:
             raise TypeError("numpy reads no tensor of the device")
         if name in ("to", "cpu"):
-            device, dtype, _, memory = (
-                ("cpu", None, None, None) if name == "cpu" else _parsed(*args[1:], **kwargs)
-            )
-            tensor, goes_there = args[0], there if device is None else torch.device(device) == DEVICE
-            more = {} if memory is None else {"memory_format": memory}
+            copies, where = kwargs.pop("copy", False), args[1:] if name == "to" else ("cpu",)
+            device, dtype, _, memory = _parse_to(*where, **kwargs)
+            tensor, goes_there = args[0], there if device is None else device == DEVICE
+            more = {"memory_format": memory or torch.preserve_format}
             if goes_there == there:
-                return tensor.to(dtype or tensor.dtype, copy=kwargs.get("copy", False), **more)
-            moved = torch.empty_like(tensor, dtype=dtype, **more)
-            return (put_there(moved) if goes_there else _taken_away(moved)).copy_(tensor.detach())
+                return tensor.to(dtype or tensor.dtype, copy=copies, **more)
+            with _disable_current_modes():
+                moved = torch.empty_like(tensor, dtype=dtype, **more)
+            return (put_there(moved) if goes_there else moved).copy_(tensor.detach())
+        made_there = there and name in ("__deepcopy__", "new_tensor")
         if kwargs.get("device") is not None:
-            there = torch.device(kwargs.pop("device")) == DEVICE
-            made = func(*args, **kwargs)
-            return put_there(made) if there else made
+            made_there = torch.device(kwargs.pop("device")) == DEVICE
         made = func(*args, **kwargs)
-        return put_there(made) if there and name in ("__deepcopy__", "new_tensor") else made
-
-
-def _parsed(*args: Any, **kwargs: Any) -> Any:
-    kwargs.pop("copy", None)
-    return torch._C._nn._parse_to(*args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue] (no stub)
-
-
-def _taken_away(tensor: Tensor) -> Tensor:
-    _memories.pop(tensor.untyped_storage()._cdata, None)
-    return tensor
+        return put_there(made) if made_there else made
 
 
 class Apart(TorchDispatchMode):

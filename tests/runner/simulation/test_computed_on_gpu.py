@@ -16,6 +16,7 @@ from runs import NAMES, PERIODS, Blobs, config, evaluations, simulated, whole_an
 from daso_bench.datasets.data import SPLITS, on_device
 from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.models.small import SmallCNN
+from daso_bench.runner.communication import gpus
 from daso_bench.runner.training import checkpoint
 
 GPU = pytest.param(
@@ -58,6 +59,7 @@ def test_a_run_and_its_resume_are_those_of_the_cpu(
     )
     run = partial(simulated, cfg, step_time=lambda rank, samples: (rank + 2) * 1000)
     wanted = run(checkpoints=tmp_path / "cpu")
+    gpus.choose_precision("fp32", torch.device(device))
     with meta() if device == "meta" else nullcontext():
         made = whole_and_resumed(partial(run, computes_on=torch.device(device)), tmp_path, 7)
         models = [[on_cpu(context.replica.model.state_dict()) for context in one.contexts] for one in made]
