@@ -9,7 +9,6 @@ import pytest
 from slurm_cases import composed, config
 
 from daso_bench.runner.config.launchers import (
-    LAUNCHERS,
     OWN_OPTIONS,
     SlurmConfig,
     limit_in_words,
@@ -81,6 +80,7 @@ def test_the_warning_comes_two_minutes_before_the_limit_and_sooner_in_a_short_jo
         ({"gpus_per_rank": -1}, "launcher.gpus_per_rank=-1: must be >= 0"),
         ({"array_parallelism": 0}, "launcher.array_parallelism=0: must be >= 1"),
         ({"max_requeues": -1}, "launcher.max_requeues=-1: must be >= 0"),
+        ({"device_data_mib": -1}, "launcher.device_data_mib=-1: must be >= 0"),
         ({"start_s": 0}, "launcher.start_s=0: must be > 0"),
         ({"interface": "^eth0"}, r"launcher.interface=\^eth0: must be the name of an interface"),
     ],
@@ -88,20 +88,6 @@ def test_the_warning_comes_two_minutes_before_the_limit_and_sooner_in_a_short_jo
 def test_a_value_out_of_its_bounds_is_refused(keys: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         SlurmConfig(**keys)
-
-
-@pytest.mark.parametrize(
-    ("launcher", "keys", "message"),
-    [
-        ("simulated", {"device": "gpu"}, "launcher.device=gpu: "),
-        ("simulated", {"device": "cuda", "timing_only": True}, "launcher.device=cuda: .* take auto"),
-        ("local", {"device_data_mib": -1}, "launcher.device_data_mib=-1: must be >= 0"),
-        ("emulated", {"loader_workers": 1}, "launcher.loader_workers=1: emulated ranks have none"),
-    ],
-)
-def test_devices_and_data_of_other_launchers(launcher: str, keys: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        LAUNCHERS[launcher](**keys)
 
 
 def test_how_a_run_is_queued_does_not_make_it_another_run(tmp_path: Path) -> None:

@@ -484,18 +484,17 @@ def test_uneven_and_even_splits_are_told_rank_by_rank() -> None:
 
 
 def test_virtual_ranks_computed_on_a_gpu_and_on_cpus_are_not_mixed() -> None:
-    gpu = {"environment__computed_on": "NVIDIA H200"}
+    gpu, device = (
+        {"environment__computed_on": "NVIDIA H200"},
+        "device that computed (changes numbers, not times)",
+    )
     mixed = fairness(*arms(both=VIRTUAL, own=gpu))
-    assert keys(forbidding(mixed)) == {"arithmetic.device"}
-    changed = "other device that computed (changes numbers, not times): NVIDIA H200 instead of CPU"
-    assert in_words(mixed) == f"1 unequal thing: {changed}"
+    assert in_words(mixed) == f"1 unequal thing: other {device}: NVIDIA H200 instead of CPU"
     # Each repetition on a device of its own is fair, and is said.
-    first = arms(both=lambda seed: VIRTUAL | (gpu if seed == 0 else {}))
-    assert forbidding(fairness(*first)) == []
-    assert spread(first[0]) == [
-        "device that computed (changes numbers, not times): NVIDIA H200 (1 run), CPU (2 runs)"
-    ]
-    assert computed_on(first[0]) == "on CPU and NVIDIA H200"
+    first, second = arms(both=lambda seed: VIRTUAL | (gpu if seed == 0 else {}))
+    assert forbidding(fairness(first, second)) == []
+    assert spread(first) == [f"{device}: NVIDIA H200 (1 run), CPU (2 runs)"]
+    assert computed_on(first) == "on CPU and NVIDIA H200"
     assert computed_on(arms(both=VIRTUAL)[0]) == computed_on(arms(own=gpu)[1]) == ""
 
 
