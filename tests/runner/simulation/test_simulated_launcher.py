@@ -55,7 +55,7 @@ def test_a_lost_node_ends_the_run_and_a_resume_finishes_it(capfd: pytest.Capture
     assert ends[0]["train_s"] == pytest.approx(ends[1]["train_s"], rel=1e-9)
 
 
-def test_a_gpu_that_is_not_there_and_a_state_of_one(capsys: pytest.CaptureFixture[str]):
+def test_a_gpu_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]):
     assert code_of(*SMALL, "launcher.device=cuda") == 3
     assert "launcher.device=cuda: torch sees no GPU" in capsys.readouterr().out
 
