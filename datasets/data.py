@@ -1,7 +1,7 @@
 """The splits of a data set, and the batches cut from them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -29,6 +29,42 @@ class Augmentable(Protocol):
     def augmented(self, indices: Tensor, key: int) -> tuple[Tensor, Tensor]:
         """As `Samples.batch`, each image changed at random, seeded by (key, its index)."""
         ...
+
+
+@runtime_checkable
+class Movable(Protocol):
+    """Samples in memory that may lie on a GPU; indices may be on another device, batches are on theirs."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def on(self, device: torch.device) -> Samples:
+        """The same samples on `device`."""
+        ...
+
+
+def on_device(data: "Data", device: torch.device, most_mib: float) -> "Data":
+    """The data with those splits on `device` that can be there and together fit into `most_mib`.
+
+    The training split comes first. Samples that are changed one by one stay where they are.
+    """
+    room, moved = most_mib * 2**20, dict[str, Any]()
+    for name in SPLITS if device.type != "cpu" else ():
+        split = data.split(name)
+        if isinstance(split, Movable) and getattr(split, "augment", None) is None and split.nbytes <= room:
+            room -= split.nbytes
+            moved[name] = split.on(device)
+    return replace(data, **moved)
+
+
+def indices_on(device: torch.device, indices: Tensor) -> Tensor:
+    """The indices on `device`; the host does not wait for a GPU."""
+    if device.type == "cuda" and indices.device.type == "cpu":
+        indices = indices.pin_memory()
+    return indices.to(device, non_blocking=True)
 
 
 def training_batch(samples: Samples, indices: Tensor, key: int) -> tuple[Tensor, Tensor]:
@@ -73,24 +109,35 @@ class Split:
             )
         if len(self.mean) != channels or len(self.std) != channels or min(self.std) <= 0:
             raise ValueError(f"mean and std: must be {channels} numbers each, std > 0")
-        object.__setattr__(self, "_mean", torch.tensor(self.mean, dtype=torch.float32).view(1, -1, 1, 1))
-        object.__setattr__(self, "_std", torch.tensor(self.std, dtype=torch.float32).view(1, -1, 1, 1))
+        for name, numbers in (("_mean", self.mean), ("_std", self.std)):
+            tensor = torch.tensor(numbers, dtype=torch.float32, device=self.images.device)
+            object.__setattr__(self, name, tensor.view(1, -1, 1, 1))
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def device(self) -> torch.device:
+        return self.images.device
+
+    @property
+    def nbytes(self) -> int:
+        return self.images.nbytes + self.labels.nbytes
+
+    def on(self, device: torch.device) -> "Split":
+        return replace(self, images=self.images.to(device), labels=self.labels.to(device))
 
     def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Images float32 [b, C, H, W], normalised, and labels int64 [b] or [b, H, W], for indices int64 [b].
 
         The result is a copy; an index out of range raises IndexError.
         """
-        # index_select makes the copies, so what follows may work in place.
-        images, labels = self.images.index_select(0, indices), self.labels.index_select(0, indices)
+        images, labels = self._chosen(indices)
         return self._normalised(images), labels.to(torch.int64)
 
     def augmented(self, indices: Tensor, key: int) -> tuple[Tensor, Tensor]:
         """As `batch`, each sample changed by `augment`, seeded by (key, its index)."""
-        images, labels = self.images.index_select(0, indices), self.labels.index_select(0, indices)
+        images, labels = self._chosen(indices)
         if labels.dim() == 1 or self.augment is None:
             return self.trained_on(images, indices, key), labels.to(torch.int64)
         for place, _ in enumerate(seeded(indices, key)):
@@ -103,6 +150,11 @@ class Split:
             for image, _ in zip(images, seeded(indices, key), strict=True):
                 image.copy_(self.augment(image))
         return self._normalised(images)
+
+    def _chosen(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Copies of images and labels as stored."""
+        indices = indices_on(self.device, indices)
+        return self.images.index_select(0, indices), self.labels.index_select(0, indices)
 
     def _normalised(self, images: Tensor) -> Tensor:
         """(images - mean) / std; in place if they are float32 already."""

@@ -5,14 +5,14 @@ In memory are one small pattern per class, a pool of noise images and three whol
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from .data import Data
+from .data import Data, indices_on
 from .dataset import Dataset, DatasetInfo, at_least
 from .stream_seeds import stream_seed
 
@@ -98,8 +98,23 @@ class NoisyPatterns:
     def __len__(self) -> int:
         return len(self.labels)
 
+    @property
+    def device(self) -> torch.device:
+        return self.labels.device
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self._tensors().values())
+
+    def on(self, device: torch.device) -> "NoisyPatterns":
+        return replace(self, **{name: tensor.to(device) for name, tensor in self._tensors().items()})
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+
     def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Images float32 [b, C, H, W] and labels int64 [b], for indices int64 [b]."""
+        indices = indices_on(self.device, indices)
         labels = self.labels.index_select(0, indices)
         height, width = self.pool.shape[-2:]
         images = interpolate(self.patterns.index_select(0, labels), size=(height, width), mode="nearest")

@@ -104,6 +104,8 @@ class Communicator(ABC):
     the host's clock say nothing about waiting."""
     some_on_gpus: bool = False
     """Whether any rank's replica is on a GPU; alike on all ranks."""
+    one_process: bool = False
+    """Whether all ranks live in one process (virtual time): they share memory on whatever device computes."""
 
     @property
     def local_rank(self) -> int:

@@ -213,7 +213,7 @@ class HSGD(Strategy):
 
     def _sum_in_memory(self, weights: Sequence[float]) -> None:
         first = self.arenas[0]
-        self.stop_flags[self.local] = float(self.replica.stop_requested)
+        self.stop_flags[self.local].fill_(float(self.replica.stop_requested))
         self._meet("1")  # all rows are written
         with self.comm.summing("intra"):
             for arena in self.arenas:
@@ -327,11 +327,11 @@ class HSGD(Strategy):
     # ---------------------------------------------------------------- memory
 
     def _level1(self, device: torch.device) -> str:
-        level1 = self.config.level1
-        if level1 == "shm" and device.type != "cpu":
+        level1, on_gpu = self.config.level1, device.type != "cpu" and not self.comm.one_process
+        if level1 == "shm" and on_gpu:
             raise ConfigError(f"strategy.level1=shm: needs the model on the CPU, it is on {device}")
         if level1 == "auto":  # all sum alike: a rank in a barrier does not answer another's reduce
-            level1 = "collective" if device.type != "cpu" or self.comm.some_on_gpus else "shm"
+            level1 = "collective" if on_gpu or self.comm.some_on_gpus else "shm"
         if level1 == "collective" and self.config.partition == "tensor":
             raise ConfigError("strategy.partition=tensor: needs all models on CPUs (cluster.device.kind=cpu)")
         return level1

@@ -54,6 +54,19 @@ def device_of(
     return torch.device("cuda", place % count)
 
 
+def device_of_all(asked: str) -> torch.device:
+    """The device that computes all ranks of virtual time, by `launcher.device`.
+
+    Raises MachineError: it is to be a GPU, and there is none.
+    """
+    there = torch.cuda.is_available()
+    if asked == "cuda" and not there:
+        raise MachineError(
+            "launcher.device=cuda: torch sees no GPU (no driver, or a CPU build); take launcher.device=cpu"
+        )
+    return torch.device("cuda", 0) if there and asked != "cpu" else torch.device("cpu")
+
+
 def connect(
     topology: Topology,
     rank: int,

@@ -16,9 +16,10 @@ class LauncherConfig:
     (`runner/launch/launcher.py`).
 
     `loader_workers`: processes of each rank that make its batches ahead of time, `prefetch_batches` each; 0:
-    the rank makes a batch when it needs it. `share_gpus`: more ranks than GPUs may run on a machine, several
-    on one; it is recorded as no valid timing. `pin`: each rank has as many cores of its own as it has threads
-    and loader workers.
+    the rank makes a batch when it needs it. `device_data_mib`: a rank on a GPU keeps those splits there that
+    together fit into so much memory, the training split first; not files on disk, nor images that are changed
+    one by one. `share_gpus`: more ranks than GPUs may run on a machine, several on one; it is recorded as no
+    valid timing. `pin`: each rank has as many cores of its own as it has threads and loader workers.
     """
 
     run_by: ClassVar[str]  # dotted path of the `Launcher`
@@ -34,6 +35,7 @@ class LauncherConfig:
     pin: bool = False
     loader_workers: int = 0
     prefetch_batches: int = 2
+    device_data_mib: float = 1024.0
     timeline: bool = False
     timing_only: bool = False
     extrapolate: bool = False
@@ -47,10 +49,11 @@ class LauncherConfig:
         above("launcher.stall_s", self.stall_s, 0)
         at_least("launcher.loader_workers", self.loader_workers, 0)
         at_least("launcher.prefetch_batches", self.prefetch_batches, 1)
-        if self.loader_workers and not self.real_time:
+        at_least("launcher.device_data_mib", self.device_data_mib, 0)
+        if self.loader_workers and self.asked_network != "none":
             raise ConfigError(
-                f"launcher.loader_workers={self.loader_workers}: only real time has such (launcher=local "
-                "with launcher.network=none, torchrun, slurm); elsewhere cluster.device says what data cost"
+                f"launcher.loader_workers={self.loader_workers}: emulated ranks have none, for "
+                "cluster.device says what data cost; take 0"
             )
         self.auto_or_at_least("threads_per_rank", 1)
         if self.port is not None:
@@ -81,17 +84,23 @@ class SimulatedConfig(LauncherConfig):
 
     `rank_compute`: how steps of ranks that wait are computed: stacked, many in one call; graph, one captured
     step for all, on GPUs; one_by_one; auto, the fastest of those that the model allows, timed at the start.
+    `device`: what computes the numbers of all ranks: cpu, cuda (one GPU), or auto, a GPU if torch sees
+    one. No clock depends on it, the last digits of the numbers do.
     """
 
     run_by: ClassVar[str] = "daso_bench.runner.launch.local.SimulatedLauncher"
     virtual: ClassVar[bool] = True
 
     name: str = "simulated"
+    device: str = "auto"
     rank_compute: str = "auto"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of("launcher.rank_compute", self.rank_compute, ("auto", "stacked", "graph", "one_by_one"))
+        one_of("launcher.device", self.device, ("auto", "cpu", "cuda"))
+        if self.device == "cuda" and self.timing_only:
+            raise ConfigError("launcher.device=cuda: launcher.timing_only=true computes nothing; take auto")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from ...strategies.topology import Topology
 from ..records.trees import id_of_tree
 from . import tasks
 from .cluster import ClusterConfig
-from .launchers import LAUNCHERS, LauncherConfig
+from .launchers import LAUNCHERS, LauncherConfig, SimulatedConfig
 from .model_building import built, check_batch_norm, check_build, input_spec, normalises
 from .optimizers import Optimizer
 from .parts import RunInfo, StudyInfo, TrainConfig
@@ -201,10 +201,10 @@ def check_precision(run: RunConfig) -> None:
     launcher, precision = run.launcher, run.train.precision
     if launcher.timing_only:
         return
-    if precision == "tf32" and launcher.virtual:
+    if precision == "tf32" and isinstance(launcher, SimulatedConfig) and launcher.device != "cuda":
         raise ConfigError(
-            "train.precision=tf32: products of TF32 are a GPU's, and launcher=simulated computes on CPUs; "
-            "take fp32 (the virtual clock has its times from cluster.device either way)"
+            f"train.precision=tf32: products of TF32 are a GPU's, and launcher.device={launcher.device} may "
+            "compute on CPUs; take launcher.device=cuda, or fp32 (the clock is that of cluster.device)"
         )
     if precision != "fp16":
         return

@@ -68,7 +68,7 @@ class LocalLauncher(Launcher):
             directory,
             ranks=self.processes(config),
             threads=threads_of(config),
-            workers=config.launcher.loader_workers,
+            workers=0 if config.launcher.virtual else config.launcher.loader_workers,  # of timing: cores
             pin=config.launcher.pin,
             venue=venue_of(config),
             stall_s=config.launcher.stall_s,

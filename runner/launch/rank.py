@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...datasets.data import SPLITS, Data
+from ...datasets.data import SPLITS, Data, on_device
 from ...models.spec import InputSpec
 from ...strategies.errors import ConfigError, ExpectedEnd
 from ...strategies.topology import WORLD, Topology
@@ -22,6 +22,7 @@ from ..communication.torch_communicator import TorchCommunicator
 from ..config import load
 from ..config.launchers import LocalConfig, SimulatedConfig
 from ..config.model_building import build, input_spec
+from ..config.reader_config import PackedReader
 from ..config.run_config import RunConfig
 from ..machine import gpu_facts
 from ..machine.cores import RunQueue
@@ -83,6 +84,8 @@ def run_rank(task: RankTask, link: Link) -> None:
         data = config.dataset.load()
     check_same_data(run_dir, data.files)
     backend = _backend(config, comm, meeting, data, started)
+    if not isinstance(config.reader, PackedReader):  # which reads the training split from its file
+        data = on_device(data, comm.device, config.launcher.device_data_mib)
     with RecordWriter(RunDirectory(run_dir).rank_records(task.rank)) as rows:
         metrics = RecordWriter(run_dir / "metrics.jsonl") if task.rank == 0 else None
         context = TrainContext(config, backend, data, rows, metrics, link, attempt, run_dir / "checkpoints")
@@ -202,12 +205,9 @@ def run_all(task: RankTask, link: Link) -> None:
     profile = timing_only.profile_of(config, spec)
     if config.launcher.timing_only:
         config = timing_only.without_numbers(config, profile)
-    ranks = [
-        rank_row(rank=rank, node=node, local_rank=local, device="virtual", threads=task.threads)
-        for rank, (node, local) in enumerate(zip(topology.node_of_rank, topology.local_ranks, strict=True))
-    ]
-    extra = {"arithmetic": gpus.numeric_flags()}
-    facts = environment(ranks, backend="virtual time", world="simulated", extra=extra)
+    device = _device_of_all(config)
+    on_gpu = [f"computed on {gpus.device_model(device)}"] if device.type == "cuda" else []
+    facts = _virtual_environment(task, topology, device)
 
     def tick() -> None:
         link.steps += 1  # the stall watch counts it as progress
@@ -227,7 +227,7 @@ def run_all(task: RankTask, link: Link) -> None:
                     device=lambda rank: ClusterDevice(config.cluster.device, rank, profile, config.seed),
                     profile=profile,
                     timing_only=config.launcher.timing_only,
-                    remarks=(f"simulated: {config.cluster.validity}",),
+                    remarks=(f"simulated: {config.cluster.validity}", *on_gpu),
                     checkpoints=run_dir / "checkpoints",
                     attempt=attempt,
                     listeners=lambda rank: link if rank == 0 else None,
@@ -237,6 +237,7 @@ def run_all(task: RankTask, link: Link) -> None:
                     until_ns=None if fails_s is None else round(fails_s * 1e9),
                     timeline=timeline,
                     pool=pool,
+                    computes_on=device,
                 ).results
         except OutOfTime as error:
             raise NodeLost(
@@ -271,6 +272,38 @@ def _pool(
         write_json(files[-1], facts)
 
     return GradientPool(config.cluster.ranks, tick, asked, record)
+
+
+def _device_of_all(config: RunConfig) -> torch.device:
+    """The device that computes all virtual ranks, with the precision of its products set."""
+    launcher = config.launcher
+    if launcher.timing_only:
+        return torch.device("cpu")
+    device = gpus.device_of_all(launcher.device if isinstance(launcher, SimulatedConfig) else "cpu")
+    gpus.choose_precision(config.train.precision, device)
+    return device
+
+
+def _virtual_environment(task: RankTask, topology: Topology, device: torch.device) -> dict[str, Any]:
+    """What environment.json says of virtual ranks: `computed_on` is the GPU that computed them all, or CPU."""
+    model = gpus.device_model(device)
+    ranks = [
+        rank_row(
+            rank=rank,
+            node=node,
+            local_rank=local,
+            device="virtual",
+            device_model=model,
+            threads=task.threads,
+        )
+        for rank, (node, local) in enumerate(zip(topology.node_of_rank, topology.local_ranks, strict=True))
+    ]
+    extra = {
+        "arithmetic": gpus.numeric_flags(),
+        "computed_on": model if device.type == "cuda" else "CPU",
+        "gpu": gpu_facts.of_rank(device),
+    }
+    return environment(ranks, backend="virtual time", world="simulated", extra=extra)
 
 
 def _data_and_spec(config: RunConfig) -> tuple[Data, InputSpec]:

@@ -110,9 +110,9 @@ def listed(names: Sequence[str]) -> str:
     return f"{', '.join(firsts)} and {last}" if firsts else last
 
 
-def world(name: str, size: str = "") -> str:
-    """The world of a run in short, and the size of its study where it has one; for figures and titles."""
-    return ", ".join(filter(None, (WORLDS.get(name, f"world {name}"), size)))
+def world(name: str, size: str = "", device: str = "") -> str:
+    """The world of a run in short, what computed (`computed_on`), and the size of its study; for figures."""
+    return ", ".join(filter(None, (f"{WORLDS.get(name, f'world {name}')} {device}".strip(), size)))
 
 
 def printable(text: str) -> str:

@@ -14,6 +14,7 @@ from ..communication.traffic import CountedCommunicator, Traffic
 from .virtual_time import BucketSums, Collective, Simulator, rank_order_sum
 
 FEW = 4  # numbers
+CPU = torch.device("cpu")
 
 
 class SimulatedWork(Work):
@@ -61,25 +62,25 @@ class BucketWork(Work):
     """Started sums of buckets; `wait` leaves the sum of what all members gave in `total`."""
 
     def __init__(self, comm: "SimulatedCommunicator", sums: BucketSums, key: int) -> None:
-        self._comm, self._sums, self._key = comm, sums, key
+        self._comm, self.sums, self._key = comm, sums, key
         self.total: Tensor | None = None
 
     def wait(self) -> None:
-        comm, parts = self._comm, self._sums.parts
+        comm, parts = self._comm, self.sums.parts
         entered = comm.now()
         for part in reversed(parts):  # mostly the last one ends last
             comm.simulator.wait(comm.rank, part)
         if comm.now() > entered:
-            comm.blocked(self._key, entered, self._waited(entered), self._sums.verb)
-        self.total = self._sums.total()
+            comm.blocked(self._key, entered, self._waited(entered), self.sums.verb)
+        self.total = self.sums.total()
 
     def spans(self) -> list[tuple[int, int]]:
         """Start and end of each part, as far as is known now."""
-        parts = self._sums.parts
+        parts = self.sums.parts
         return [(p.start, p.end) for p in parts if p.start is not None and p.end is not None]
 
     def is_completed(self) -> bool:
-        return all(self._comm.simulator.poll(part) for part in self._sums.parts)
+        return all(self._comm.simulator.poll(part) for part in self.sums.parts)
 
     def transfer_ns(self) -> int | None:
         return None
@@ -87,7 +88,7 @@ class BucketWork(Work):
     def _waited(self, entered: int) -> int:
         """How much of the time since `entered` others had not come to the part that was to be next."""
         waited, since = 0, entered
-        for part in self._sums.parts:
+        for part in self.sums.parts:
             assert part.ready is not None, "all have ended"
             assert part.end is not None
             waited += max(0, part.ready - since)
@@ -96,9 +97,12 @@ class BucketWork(Work):
 
 
 class SimulatedCommunicator(CountedCommunicator):
-    """One rank's end of a `Simulator`."""
+    """One rank's end of a `Simulator`; `shared` memory lies on `device`."""
 
-    def __init__(self, simulator: Simulator, rank: int) -> None:
+    one_process = True
+
+    def __init__(self, simulator: Simulator, rank: int, device: torch.device = CPU) -> None:
+        self._device = device
         self.simulator, self.rank, self.topology = simulator, rank, simulator.topology
         self.scale = 1.0  # bytes that a byte of a vector counts as; counts and short messages are not scaled
         self.traffic = Traffic(self.topology, rank, stamps=False)
@@ -126,8 +130,10 @@ class SimulatedCommunicator(CountedCommunicator):
     def shared(self, numel: int, dtype: torch.dtype, group: Group) -> Tensor:
         members = self._members_on_one_node(group)
         self._shared[members] += 1
-        key = (members, self._shared[members])
-        return self.simulator.shared.setdefault(key, torch.zeros(numel, dtype=dtype))
+        key, memory = (members, self._shared[members]), self.simulator.shared
+        if key not in memory:
+            memory[key] = torch.zeros(numel, dtype=dtype, device=self._device)
+        return memory[key]
 
     def start_helper(self, body: Callable[[], None]) -> Work:
         """Begin `body` on a clock of its own, like a helper thread; all ranks do so in the same order."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ...datasets.data import Data
+from ...datasets.data import Data, on_device
 from ...strategies.topology import Topology
 from ..communication.link_costs import Network
 from ..config.run_config import RunConfig
@@ -19,7 +19,7 @@ from ..training.packed_set import PackedSet, of_run
 from ..training.trainer import Trainer
 from ..training.workload import workload_of
 from .gradient_pool import GradientPool
-from .simulated_communicator import SimulatedCommunicator
+from .simulated_communicator import CPU, SimulatedCommunicator
 from .simulated_replica import SimulatedReplica
 from .timeline import Timeline
 from .timing_only import REMARK, TimedReplica, ghost_batches, scale_of
@@ -81,6 +81,7 @@ def simulate(
     until_ns: int | None = None,
     timeline: Timeline | None = None,
     pool: GradientPool | None = None,
+    computes_on: torch.device = CPU,
 ) -> SimulatedRun:
     """Train `config` on `data` with every rank in virtual time; deterministic, bit for bit.
 
@@ -90,19 +91,21 @@ def simulate(
     device: of a rank; default: one whose steps take `step_time`. profile: of the model whose times are
     simulated; default: of the configuration's. timing_only: nothing is computed; needs a profile. remarks:
     what every record of the run is to say. tick: called where the run makes progress. pool: computes the
-    gradients; default: in stacks where the model and the number of ranks allow it.
+    gradients; default: in stacks where the model and the number of ranks allow it. computes_on: where the
+    numbers of all ranks lie.
     """
     metrics = Recorded() if metrics is None else metrics
     topology = Topology.of(config.cluster.ranks_of_nodes)
     packed = of_run(config.dataset, config.reader, data)
+    data = on_device(data, computes_on, config.launcher.device_data_mib)
     simulator = Simulator(topology, network, timeline)
     contexts: dict[int, TrainContext] = {}
     pool = pool or GradientPool(topology.ranks, tick)
 
     def body(rank: int) -> Outcome:
-        comm = SimulatedCommunicator(simulator, rank)
+        comm = SimulatedCommunicator(simulator, rank, computes_on)
         of_rank = Device(rank, step_time) if device is None else device(rank)
-        backend = _backend(comm, of_rank, profile, pool, packed, remarks)
+        backend = _backend(comm, of_rank, profile, pool, packed, remarks, computes_on)
         if timing_only:
             assert profile is not None, "timing_only needs a profile"
             backend = _timing_only(backend, comm, of_rank, profile)
@@ -130,6 +133,7 @@ def _backend(
     pool: GradientPool,
     packed: PackedSet | None,
     remarks: tuple[str, ...],
+    computes_on: torch.device,
 ) -> Backend:
     def spend(what: str, samples: int) -> None:
         comm.simulator.advance(comm.rank, device.spend_ns(what, samples))
@@ -138,7 +142,7 @@ def _backend(
         "simulated",
         comm,
         partial(SimulatedReplica, comm=comm, device=device, profile=profile, pool=pool),
-        torch.device("cpu"),
+        computes_on,
         started_ns=0,
         spend=spend,
         make_workload=partial(workload_of, packed=packed, reads=READS),

@@ -118,8 +118,8 @@ class TimedReplica(SimulatedReplica):
         self._vector[-1] = float(self.stop_requested)
         return self._vector
 
-    def _take(self, total: Tensor) -> None:
-        self.stop_requested = total[-1].item() != 0
+    def _take(self, total: Tensor, *, stop_requested: bool) -> None:
+        self.stop_requested = stop_requested
 
     def _averaging_changed(self) -> None:
         self._vector.zero_()

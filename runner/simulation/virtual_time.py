@@ -54,7 +54,8 @@ class BucketSums:
     """DDP's sums of buckets over one group: entered together, ready one after the other.
 
     Part k is ready when the last member has come to its time for it; `total` is made once, when first asked
-    for, by when all members have entered.
+    for, by when all members have entered. Then a member may set `stop_requested`, for which no rank has to
+    read a number from the device that computes.
     """
 
     verb = "all_reduce"
@@ -64,6 +65,7 @@ class BucketSums:
         self.entered: dict[int, Any] = {}
         self.parts = [Collective(self.verb, members, self.entered) for _ in payloads]
         self.ready = [0] * len(payloads)
+        self.stop_requested = False
         self._total: Any = None
 
     def total(self) -> Any:

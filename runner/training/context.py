@@ -186,7 +186,7 @@ class TrainContext:
         inputs, targets = self.loader.next(self.progress)
         self.backend.spend("data", len(targets))
         device = self.backend.device
-        if device.type == "cuda" and not inputs.is_pinned():
+        if device.type == "cuda" and inputs.device.type == "cpu" and not inputs.is_pinned():
             # The copy of ordinary memory would wait for all that the GPU still has to do.
             inputs, targets = inputs.pin_memory(), targets.pin_memory()
         return Batch(

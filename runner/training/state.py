@@ -201,5 +201,6 @@ class TrainState:
         if saved != device:
             raise ConfigError(
                 f"{path.name}: was saved on {saved}, and this rank is on {device}, which computes otherwise; "
-                f"resume where ranks take {saved} (cluster.device.kind), or begin anew"
+                f"resume where ranks take {saved} (cluster.device.kind, in virtual time launcher.device), or "
+                "begin anew"
             )

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ...datasets.data import Data
+from ...datasets.data import Data, Movable
 from ...datasets.image_files import ImageFiles, MaskedFiles
 from ...datasets.sampler import Sampler
 from ...datasets.stream_seeds import stream_seed
@@ -137,7 +137,8 @@ def _loader(
     if isinstance(batch_order, ReaderOrder) and reads:
         return PackedLoader(batch_order, data.train, seed, comm)
     loader = Loader(data.train, batch_order, seed)
-    if launcher.loader_workers > 0:
+    on_host = not isinstance(data.train, Movable) or data.train.device.type == "cpu"
+    if launcher.loader_workers > 0 and on_host:
         loader = Ahead(
             data.train,
             batch_order,

@@ -41,6 +41,8 @@ class Read(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name == "is_pinned":
             return True
+        if name == "pin_memory":
+            return args[0]
         if args and isinstance(args[0], FakeTensor):
             match name:
                 case "item" | "tolist":

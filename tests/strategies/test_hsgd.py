@@ -490,7 +490,7 @@ def test_level_1_follows_the_device():
 
     def level1(device: torch.device, *, others_on_gpus: bool = False, **keys: str) -> str:
         strategy: Any = HSGD(HSGDConfig(**keys))  # pyright: ignore[reportArgumentType] (no bools here)
-        strategy.comm = SimpleNamespace(some_on_gpus=others_on_gpus)
+        strategy.comm = SimpleNamespace(some_on_gpus=others_on_gpus, one_process=False)
         return strategy._level1(device)
 
     assert [level1(device) for device in (cpu, gpu)] == ["shm", "collective"]

@@ -24,7 +24,7 @@ from ...records.trees import below, flatten
 from .. import words
 from ..data.arms import settings, text
 from ..data.load import Run, number, value_at
-from .recorded import OF_ALL_WORK, QUANTITIES, REAL, Read, most_threads
+from .recorded import OF_ALL_WORK, QUANTITIES, REAL, VIRTUAL, Read, most_threads
 
 NOT_RECORDED = "not recorded"
 QUEUE_WORDS = "time that the threads of a rank stood ready without a core (busy machine)"
@@ -146,7 +146,7 @@ def fairness(baseline: Sequence[Run], arm: Sequence[Run]) -> list[FairnessRow]:
     rows += [
         _row(sides, key, quantity, read)
         for key, (quantity, read) in QUANTITIES.items()
-        if not (virtual and below(key, REAL))
+        if not below(key, REAL if virtual else VIRTUAL)
     ]
     if not virtual:
         cached = FairnessRow("data.cached", "share of the data set's files in the page cache at the start")
@@ -175,8 +175,8 @@ def spread(runs: Iterable[Run]) -> list[str]:
     """What of the machine and the code differs between the runs of one arm, a sentence for each quantity."""
     counted, sentences = [run for run in runs if run.counted], list[str]()
     for key, (quantity, read) in QUANTITIES.items():
-        of_machine = below(key, ("hardware", "transport", "versions", "code", "rules"))
-        if of_machine and not (below(key, REAL) and _virtual(counted)):
+        of_machine = below(key, ("hardware", "transport", "versions", "code", "rules", *VIRTUAL))
+        if of_machine and not below(key, REAL if _virtual(counted) else VIRTUAL):
             values = Counter(read(run) or NOT_RECORDED for run in counted)
             shown = [f"{_brief(value)} ({words.count(n, 'run')})" for value, n in values.items()]
             sentences += [f"{quantity}: {', '.join(shown)}"] if len(values) > 1 else []

@@ -204,6 +204,7 @@ QUANTITIES: Mapping[str, tuple[str, Read]] = {
     "evaluation.mode": ("how models were evaluated", _of_rows(_evaluations, "mode")),
     "evaluation.count": ("evaluations", lambda run: _text(len(run.evaluations) or None)),
     "tuning": ("tuning: trials of the arm, seeds, what was searched of all", _tuning),
+    "arithmetic.device": ("device that computed (changes numbers, not times)", attrgetter("computed_on")),
     "arithmetic.flags": ("flags of arithmetic (TF32, ...)", _of("environment", "arithmetic")),
     "cluster.node_speed": ("modelled speed of all ranks of a node", _node_speed),
     "hardware.hosts": ("nodes", lambda run: ", ".join(hosts(run)) or None),
@@ -230,5 +231,7 @@ QUANTITIES: Mapping[str, tuple[str, Read]] = {
 """What `Strategy.may_differ` calls a quantity: its name in the table, and how it is read."""
 REAL = ("hardware", "threads", "transport.variables", "transport.network")
 """Of real machines: nothing of these matters to the virtual clock."""
+VIRTUAL = ("arithmetic.device",)
+"""Of virtual time: there ranks have no machine of their own, and one device computes the numbers of all."""
 OF_ALL_WORK = ("data.samples", "evaluation.count")
 """Only runs have them that did the whole of their schedule."""

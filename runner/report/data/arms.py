@@ -84,13 +84,18 @@ class Comparison:
         if self.world != "simulated":
             return words.world(self.world)
         untrained = all(run.timing_only for run in self.runs)
-        return (
-            f"simulated: {'no training' if untrained else 'real gradients'}, the time of a modelled cluster"
-        )
+        numbers = "no training" if untrained else f"real gradients {computed_on(self.runs)}".strip()
+        return f"simulated: {numbers}, the time of a modelled cluster"
 
     @property
     def targets(self) -> list[float]:
         return sorted({run.target for run in self.runs if run.target is not None})
+
+
+def computed_on(runs: Iterable[Run]) -> str:
+    """`on NVIDIA H200` where a GPU computed virtual ranks; "" where CPUs did, or ranks are real."""
+    devices = sorted({run.computed_on for run in runs if run.computed_on})
+    return f"on {words.listed(devices)}" if devices not in ([], ["CPU"]) else ""
 
 
 def per_sample(runs: Iterable[Run]) -> Times:

@@ -128,6 +128,13 @@ class Run:
         return bool(value_at(self.config, "launcher", "timing_only"))
 
     @property
+    def computed_on(self) -> str | None:
+        """The GPU that computed virtual ranks, or CPU; None where ranks are real, or nothing is known."""
+        if self.world != "simulated" or not self.environment:
+            return None
+        return str(self.environment.get("computed_on", "CPU"))
+
+    @property
     def jitters(self) -> bool:
         """Whether steps of virtual time scatter."""
         device = value_at(self.config, "cluster", "device") or {}

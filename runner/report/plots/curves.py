@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from .. import words
-from ..data.arms import Arm, Comparison
+from ..data.arms import Arm, Comparison, computed_on
 from ..data.means import mean_parts
 from . import style
 from .pictures import Plot
@@ -32,7 +32,8 @@ MEDIANS = (
 
 def figures(comparison: Comparison, prefix: str) -> list[Plot]:
     """Those that `comparison` has something to show in, in reading order; `prefix` of their file names."""
-    metric, corner = comparison.metric, words.world(comparison.world, comparison.size)
+    metric, device = comparison.metric, computed_on(comparison.runs)
+    corner = words.world(comparison.world, comparison.size, device)
     shown: list[tuple[str, str, str, str, Callable[[], Figure]]] = []
     if any(mean_parts(arm) for arm in comparison.arms):
         shown.append(("parts", "Where the time went", PARTS, "runs", partial(parts, comparison)))

@@ -7,7 +7,7 @@ from ..answers import in_order, paper_table
 from ..claims.claim_tables import claim_rows, fairness_rows, speedup_rows
 from ..claims.judge import NO_ARM, JudgedClaim
 from ..claims.speedups import Speedups
-from ..data.arms import Comparison
+from ..data.arms import Comparison, computed_on
 from ..plots.pictures import Plot
 from ..plots.saving_lanes import lanes
 from ..plots.style import swatch
@@ -146,7 +146,11 @@ Share of the time of <strong>{{ speedups.baseline.label }}</strong> that is save
                 title="Time saved by each arm",
                 caption=CAPTION,
                 table="speedups",
-                corner=words.world(speedups.comparison.world, speedups.comparison.size),
+                corner=words.world(
+                    speedups.comparison.world,
+                    speedups.comparison.size,
+                    computed_on(speedups.comparison.runs),
+                ),
                 alternative=answers.figure_in_words(speedups),
                 draw=(partial(lanes, speedups), partial(lanes, speedups, narrow=True)),
             )

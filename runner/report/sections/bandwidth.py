@@ -9,7 +9,7 @@ from itertools import combinations, pairwise
 from matplotlib.figure import Figure
 
 from .. import words
-from ..data.arms import Comparison, settings
+from ..data.arms import Comparison, computed_on, settings
 from ..data.means import over_runs
 from ..plots.curves import arm_lines
 from ..plots.pictures import Plot
@@ -144,7 +144,10 @@ class BandwidthSection(Section):
                 title=TITLE,
                 caption=CAPTION,
                 table="bandwidth",
-                corner=words.world(bandwidth.place["world"]),
+                corner=words.world(
+                    bandwidth.place["world"],
+                    device=computed_on(run for c in bandwidth.comparisons.values() for run in c.runs),
+                ),
                 alternative=f"{TITLE}: {'; '.join(bandwidth.crossings_in_words)}",
                 draw=(partial(draw, bandwidth),),
             )

@@ -80,6 +80,7 @@ def test_the_warning_comes_two_minutes_before_the_limit_and_sooner_in_a_short_jo
         ({"gpus_per_rank": -1}, "launcher.gpus_per_rank=-1: must be >= 0"),
         ({"array_parallelism": 0}, "launcher.array_parallelism=0: must be >= 1"),
         ({"max_requeues": -1}, "launcher.max_requeues=-1: must be >= 0"),
+        ({"device_data_mib": -1}, "launcher.device_data_mib=-1: must be >= 0"),
         ({"start_s": 0}, "launcher.start_s=0: must be > 0"),
         ({"interface": "^eth0"}, r"launcher.interface=\^eth0: must be the name of an interface"),
     ],

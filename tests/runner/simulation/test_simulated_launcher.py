@@ -33,6 +33,8 @@ def test_a_run_is_like_any_other_and_says_what_it_is(capsys: pytest.CaptureFixtu
     environment = read_json(run / "environment.json")
     assert (environment["world"], environment["backend"]) == ("simulated", "virtual time")
     assert [row["node"] for row in environment["ranks"]] == [0, 0, 1, 1]
+    assert environment["computed_on"] == "CPU"
+    assert {row["device"] for row in environment["ranks"]} == {"virtual"}
     assert rows(run)[0]["world"] == "simulated"
     assert len(list((run / "ranks").glob("*.jsonl"))) == 4
     assert "simulated" in capsys.readouterr().out
@@ -72,6 +74,11 @@ def test_how_ranks_are_computed_is_recorded_and_kept():
     assert read_json(run / "environment_3.json")["rank_compute"] == kept
 
 
+def test_a_gpu_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]):
+    assert code_of(*SMALL, "launcher.device=cuda") == 3
+    assert "launcher.device=cuda: torch sees no GPU" in capsys.readouterr().out
+
+
 def test_timing_only_through_the_command_line():
     words = ["launcher.timing_only=true", "model=resnet18", "strategy=ddp", "dataset=imagenet_sized"]
     assert code_of(*SMALL, *words, "train.global_batch_size=160000") == 0
@@ -89,6 +96,9 @@ def test_timing_only_through_the_command_line():
         (["launcher.timing_only=true"], "needs virtual time, launcher=simulated"),
         (["launcher=simulated", "launcher.timing_only=true", "train.target=0.9"], "learns nothing"),
         (["launcher=simulated", "launcher.rank_compute=fast"], "launcher.rank_compute=fast"),
+        (["launcher=simulated", "launcher.device=gpu"], "launcher.device=gpu: "),
+        (["launcher=simulated", "launcher.device=cuda", "launcher.timing_only=true"], "take auto"),
+        (["launcher=emulated", "launcher.loader_workers=1"], "emulated ranks have none"),
         (["launcher=simulated", "model=billion"], "it is for launcher.timing_only=true"),
         (["launcher=simulated", "cluster.links.inter.rate=1"], "cluster.links.inter.rate: unknown key"),
     ],

@@ -20,6 +20,7 @@ from torch._C._distributed_c10d import HashStore
 from torch.distributed import destroy_process_group
 from torch.utils._python_dispatch import _disable_current_modes
 
+from daso_bench.datasets.data import on_device
 from daso_bench.models.small import SmallCNN
 from daso_bench.runner.communication.torch_communicator import TorchCommunicator, done_sum
 from daso_bench.runner.machine import gpu_facts
@@ -121,7 +122,8 @@ def run(mirror: Mirror, folder: Path, loop: type[Trainer] = Trainer, *arguments:
     )
     mirror.traffic.clear()
     world = Backend("fake", mirror, lambda model, loss: Replica(model, loss, mirror), DEVICE, True)
-    context = TrainContext(cfg, world, cfg.dataset.load(), Recorded(), Recorded(), checkpoints=folder)
+    data = on_device(cfg.dataset.load(), DEVICE, cfg.launcher.device_data_mib)
+    context = TrainContext(cfg, world, data, Recorded(), Recorded(), checkpoints=folder)
     return loop(context).run()
 
 
@@ -130,7 +132,8 @@ def run(mirror: Mirror, folder: Path, loop: type[Trainer] = Trainer, *arguments:
 def test_a_run_and_its_resume_keep_their_tensors_where_they_belong(
     mirror: Mirror, tmp_path: Path, strategy: str, keys: dict[str, Any], norm: str, mode: str
 ):
-    how = {"keys": keys, "model": SmallCNN(channels=[4], norm=norm), "eval_mode": mode}
+    how: dict[str, Any] = {"keys": keys, "model": SmallCNN(channels=[4], norm=norm), "eval_mode": mode}
+    how["launcher"] = {"device_data_mib": 0 if mode == "deferred" else 1}  # from the host, or on the GPU
     with fake_cuda():
         with pytest.raises(Dies):
             run(mirror, tmp_path, dies_after(6), strategy, **how)

@@ -23,6 +23,7 @@ from daso_bench.runner.report.claims.fairness import (
     in_words,
     spread,
 )
+from daso_bench.runner.report.data.arms import computed_on
 from daso_bench.runner.report.data.load import Run
 
 SEEDS = (0, 1, 2)
@@ -480,6 +481,21 @@ def test_uneven_and_even_splits_are_told_rank_by_rank() -> None:
     assert (row.baseline, row.arm) == ("16 x 4", "24 x 2, 8 x 2")
     ragged = arms(both={"config__train__global_batch_size": 66})
     assert row_of(fairness(*ragged), "data.local_batch").baseline == "17 x 2, 16 x 2"
+
+
+def test_virtual_ranks_computed_on_a_gpu_and_on_cpus_are_not_mixed() -> None:
+    gpu, device = (
+        {"environment__computed_on": "NVIDIA H200"},
+        "device that computed (changes numbers, not times)",
+    )
+    mixed = fairness(*arms(both=VIRTUAL, own=gpu))
+    assert in_words(mixed) == f"1 unequal thing: other {device}: NVIDIA H200 instead of CPU"
+    # Each repetition on a device of its own is fair, and is said.
+    first, second = arms(both=lambda seed: VIRTUAL | (gpu if seed == 0 else {}))
+    assert forbidding(fairness(first, second)) == []
+    assert spread(first) == [f"{device}: NVIDIA H200 (1 run), CPU (2 runs)"]
+    assert computed_on(first) == "on CPU and NVIDIA H200"
+    assert computed_on(arms(both=VIRTUAL)[0]) == computed_on(arms(own=gpu)[1]) == ""
 
 
 def test_virtual_clocks_have_no_lines_about_machines() -> None:
