@@ -45,7 +45,7 @@ def device_of(
                 "cluster.device.kind=cpu and launcher.gpus_per_rank=0"
             )
         return torch.device("cpu")
-    if place >= count > 1 and not launcher.share_gpus:
+    if place >= count > 1 and not launcher.may_share_gpus(cluster.device.kind):
         raise MachineError(
             f"local rank {place} has no device of its own: {count} are visible; start at most {count} ranks "
             "per node, take cluster.device.kind=cpu, or launcher.share_gpus=true (no valid times)"
@@ -124,7 +124,7 @@ def untimed(sharing: int) -> tuple[str, ...]:
 def check(names: Sequence[str], *, mixed: bool, share: bool) -> None:
     """Refuse, on all ranks alike, a mix of devices or a shared GPU that the configuration does not ask for.
 
-    `mixed`: `cluster.device.kind` names CPUs and GPUs. `share`: `launcher.share_gpus`. Raises MachineError:
+    `mixed`: `cluster.device.kind` names CPUs and GPUs. `share`: `launcher.may_share_gpus`. Raises MachineError:
     some ranks see a GPU and others do not, or two take one.
     """
     without = [rank for rank, name in enumerate(names) if name == CPU]
@@ -137,8 +137,8 @@ def check(names: Sequence[str], *, mixed: bool, share: bool) -> None:
     sharing = most_on_one(names)
     if sharing > 1 and not share:
         raise MachineError(
-            f"launcher.share_gpus=false: {sharing} ranks would share a GPU; take fewer ranks per node, "
-            "cluster.device.kind=cpu, or launcher.share_gpus=true (no valid times)"
+            f"launcher.share_gpus: {sharing} ranks would share a GPU, which nobody asked for; take fewer ranks per "
+            "node, cluster.device.kind=cpu, or launcher.share_gpus=true (no valid times)"
         )
 
 

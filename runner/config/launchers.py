@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -16,9 +17,11 @@ class LauncherConfig:
     (`runner/launch/launcher.py`).
 
     `loader_workers`: processes of each rank that make its batches ahead of time, `prefetch_batches` each; 0:
-    the rank makes a batch when it needs it. `share_gpus`: more ranks than GPUs may run on a machine, several
-    on one; it is recorded as no valid timing. `pin`: each rank has as many cores of its own as it has threads
-    and loader workers.
+    the rank makes a batch when it needs it; auto: a rank on a GPU has one on each of its cores but one, at
+    most 16, for image files and augmented sets, every other rank none. `share_gpus`: more ranks than GPUs may
+    run on a machine, several on one; it is recorded as no valid timing; auto: they may where this program
+    starts them and `cluster.device.kind` is not given. `pin`: each rank has as many cores of its own as it
+    has threads and loader workers; workers of auto have cores of its threads.
     """
 
     run_by: ClassVar[str]  # dotted path of the `Launcher`
@@ -30,9 +33,9 @@ class LauncherConfig:
     stall_s: float = 300.0
     port: int | None = None
     allow_oversubscription: bool = True
-    share_gpus: bool = False
+    share_gpus: bool | str = "auto"
     pin: bool = False
-    loader_workers: int = 0
+    loader_workers: int | str = "auto"
     prefetch_batches: int = 2
     timeline: bool = False
     timing_only: bool = False
@@ -45,9 +48,11 @@ class LauncherConfig:
         if self.pin and self.virtual:
             raise ConfigError("launcher.pin=true: virtual ranks have no cores; leave it false")
         above("launcher.stall_s", self.stall_s, 0)
-        at_least("launcher.loader_workers", self.loader_workers, 0)
+        self.auto_or_at_least("loader_workers", 0)
+        if not isinstance(self.share_gpus, bool) and self.share_gpus != "auto":
+            raise ConfigError(f"launcher.share_gpus={self.share_gpus}: must be auto, true or false")
         at_least("launcher.prefetch_batches", self.prefetch_batches, 1)
-        if self.loader_workers and not self.real_time:
+        if self.asked_workers and not self.real_time:
             raise ConfigError(
                 f"launcher.loader_workers={self.loader_workers}: only real time has such (launcher=local "
                 "with launcher.network=none, torchrun, slurm); elsewhere cluster.device says what data cost"
@@ -63,6 +68,16 @@ class LauncherConfig:
             at_least(f"launcher.{key}", value, least)
         elif value != "auto":
             raise ConfigError(f"launcher.{key}={value}: must be auto or a whole number >= {least}")
+
+    @property
+    def asked_workers(self) -> int:
+        """Loader workers of each rank that have cores beside those of its threads: none for auto."""
+        return self.loader_workers if isinstance(self.loader_workers, int) else 0
+
+    def may_share_gpus(self, kinds: Sequence[str]) -> bool:
+        """Whether ranks may share a GPU, where `cluster.device.kind` asks for devices of these kinds."""
+        asked = self.share_gpus
+        return asked if isinstance(asked, bool) else not (self.external or kinds)
 
     @property
     def asked_network(self) -> str:

@@ -110,13 +110,13 @@ def threads_of(config: RunConfig) -> int:
     return threads_per_rank(
         "auto" if isinstance(setting, str) else setting,
         launcher_of(config).processes(config),
-        workers=launcher.loader_workers,
+        workers=launcher.asked_workers,
     )
 
 
 def cores_of(config: RunConfig) -> int:
     """Threads and loader workers of all processes: the cores that the run can keep busy at once."""
-    return launcher_of(config).processes(config) * (threads_of(config) + config.launcher.loader_workers)
+    return launcher_of(config).processes(config) * (threads_of(config) + config.launcher.asked_workers)
 
 
 def ranks_in_words(config: RunConfig) -> str:

@@ -52,13 +52,13 @@ class LocalLauncher(Launcher):
                 f"launcher.allow_oversubscription=false: {ranks} ranks, only {cores} usable cores here"
             )
         if config.launcher.pin:
-            apart_here(ranks, threads_of(config) + config.launcher.loader_workers)
+            apart_here(ranks, threads_of(config) + config.launcher.asked_workers)
 
     def describe(self, config: RunConfig) -> list[str]:
         launcher = config.launcher
         each = _counted(threads_of(config), "thread")
-        if launcher.loader_workers:
-            each += f" + {_counted(launcher.loader_workers, 'loader worker')}"
+        if launcher.asked_workers:
+            each += f" + {_counted(launcher.asked_workers, 'loader worker')}"
         return [f"{ranks_in_words(config)}, {each} each, {launcher.name}"]
 
     def run(
@@ -68,7 +68,7 @@ class LocalLauncher(Launcher):
             directory,
             ranks=self.processes(config),
             threads=threads_of(config),
-            workers=config.launcher.loader_workers,
+            workers=config.launcher.asked_workers,
             pin=config.launcher.pin,
             venue=venue_of(config),
             stall_s=config.launcher.stall_s,

@@ -346,6 +346,7 @@ class Trainer:
             "parameters": context.replica.numel,
             "task": context.task.name,
             "may_differ": list(context.strategy.may_differ),
+            "loader_workers": context.loader.workers,
         }
         if context.loader.still_cached is not None:
             row["still_cached"] = context.loader.still_cached

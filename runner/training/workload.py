@@ -1,12 +1,14 @@
 """Workload of one rank: model, task, batch order and loader, made from a run's configuration."""
 
+import math
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from ...datasets.data import Data
+from ...datasets.data import Augmentable, Data, Samples, Split
 from ...datasets.image_files import ImageFiles, MaskedFiles
 from ...datasets.sampler import Sampler
 from ...datasets.stream_seeds import stream_seed
@@ -23,6 +25,9 @@ from .loader import Ahead, Loader
 from .packed_loader import PackedLoader, ReaderOrder
 from .packed_set import PackedSet
 from .precision import DTYPES
+
+MOST_WORKERS = 16  # of a rank, where their number is auto
+_SHARED_MEMORY = Path("/dev/shm")  # through which workers hand over their batches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,15 +128,36 @@ def _loader(
     if isinstance(batch_order, ReaderOrder) and reads:
         return PackedLoader(batch_order, data.train, seed, comm)
     loader = Loader(data.train, batch_order, seed)
-    if launcher.loader_workers > 0:
+    workers = _workers(config, data.train, math.prod(data.shape), comm, device)
+    if workers > 0:
         loader = Ahead(
             data.train,
             batch_order,
             seed,
-            workers=launcher.loader_workers,
+            workers=workers,
             prefetch=launcher.prefetch_batches,
             pin=device.type == "cuda",
         )
     if isinstance(data.train, ImageFiles | MaskedFiles) and launcher.real_time and comm.local_rank == 0:
         loader.still_cached = cached(Path(data.train.root), data.train.paths)
     return loader
+
+
+def _workers(
+    config: RunConfig, samples: Samples, numel: int, comm: CountedCommunicator, device: torch.device
+) -> int:
+    """Loader workers of this rank; auto: as many as its cores and the shared memory of its node have room for.
+
+    On CPUs they would take cores from the ranks; samples that lie in memory as they are need none.
+    """
+    launcher = config.launcher
+    if isinstance(launcher.loader_workers, int):
+        return launcher.loader_workers
+    in_memory = not isinstance(samples, Augmentable) or (isinstance(samples, Split) and not samples.augment)
+    if device.type != "cuda" or in_memory or not launcher.real_time:
+        return 0
+    of_rank = -(-config.train.global_batch_size // comm.topology.ranks)
+    ahead = of_rank * numel * torch.float32.itemsize * launcher.prefetch_batches
+    # Too little of it (a container's is 64 MiB) would kill the workers. The half is left to others.
+    room = shutil.disk_usage(_SHARED_MEMORY).free // (2 * len(comm.topology.on_node(comm.node)))
+    return min(MOST_WORKERS, torch.get_num_threads() - 1, room // ahead)
