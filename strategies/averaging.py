@@ -21,7 +21,7 @@ from .base import Strategy
 from .communicator import Communicator
 from .errors import one_of
 from .layout import Layout
-from .progress import Plan, Progress
+from .progress import Held, Plan, Progress
 from .replica import Replica
 from .topology import LEADERS, NODE, WORLD, Group
 
@@ -108,6 +108,12 @@ class PeriodicStrategy(Strategy):
         """Each complete round ends with an average, where `sync_every` is the number of its steps."""
         every = getattr(config, "sync_every", None)
         return steps // every / steps if isinstance(every, int) else 0.0
+
+    @classmethod
+    def copies_held(cls, config: Any, plan: Plan, held: Held) -> float:
+        """The payload; with an evaluation what it puts aside and the mean, with an average momenta on their way."""
+        momenta = held.states if config.optimizer_state == "average" else 0
+        return super().copies_held(config, plan, held) + max(2, momenta) + 2 * cls.outer_steps
 
     # ---------------------------------------------------------------- hooks
 

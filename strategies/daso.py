@@ -44,7 +44,7 @@ from .base import Strategy, require_uniform
 from .communicator import Communicator, Work
 from .errors import ConfigError, above, at_least, one_of
 from .gradients import DEFAULT_BUCKET_MIB
-from .progress import Plan, Progress
+from .progress import Held, Plan, Progress
 from .replica import Replica
 from .topology import NODE, WORLD, peers
 
@@ -219,6 +219,13 @@ class DASO(Strategy):
         cycles = max(0, min(steps, end) - begin) // per_epoch  # complete cycling epochs
         averages = 1 if config.wait_batches else math.ceil(per_epoch / config.largest_sync_every)
         return (blocking + cycles * averages) / steps
+
+    @classmethod
+    def copies_held(cls, config: DASOConfig, plan: Plan, held: Held) -> float:
+        """Of an average at the end of an epoch: the parameters before and after; by node a sum and its copy."""
+        by_node = 2 * plan.topology.nodes / plan.topology.ranks
+        kept = config.transport_dtype is not None
+        return super().copies_held(config, plan, held) + 1 + by_node + kept
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.replica, self.comm = replica, comm

@@ -39,7 +39,7 @@ from .base import AsynchronousStrategy
 from .communicator import Communicator, Work
 from .errors import at_least, one_of
 from .layout import Layout
-from .progress import Progress
+from .progress import Held, Plan, Progress
 from .replica import Replica
 from .topology import WORLD
 
@@ -139,6 +139,12 @@ class LASGD(AsynchronousStrategy):
     needs_numbers = (("optimizer_state", "average"),)
     # Workers draw by themselves, the budget is overshot by up to a round, and ranks never all meet.
     may_differ = ("strategy", "data.order", "data.samples", "evaluation.mode", "evaluation.count")
+
+    @classmethod
+    def copies_held(cls, config: LASGDConfig, plan: Plan, held: Held) -> float:
+        """A round has three vectors, and an evaluation two; the copies that wait are rank 0's."""
+        momenta = held.states if config.optimizer_state == "average" else 0
+        return 3 * (1 + momenta) + 2 + held.waiting / plan.topology.ranks
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.replica, self.comm, self.budget = replica, comm, progress.budget

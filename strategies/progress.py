@@ -59,3 +59,19 @@ class Plan:
     global_batch_size: int
     steps_per_epoch: int | None = None
     steps: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """What a rank of `launcher=simulated` holds beside its strategy's copies of the model.
+
+    `states`: numbers of optimizer state for each parameter. `on_gpu`: the ranks live on a GPU. `stacked`:
+    gradients are not counted, for they lie in the vector of sums. `waiting`: the most copies that wait to be
+    judged, 0 where models are evaluated inline; `deferred`: they wait with every strategy.
+    """
+
+    states: float
+    on_gpu: bool
+    stacked: bool
+    waiting: int
+    deferred: bool

@@ -74,6 +74,13 @@ class LauncherConfig:
         """Loader workers of each rank that have cores beside those of its threads: none for auto."""
         return self.loader_workers if isinstance(self.loader_workers, int) else 0
 
+    def takes_gpu(self, kind: str | None) -> bool:
+        """Whether a real rank takes a GPU, if there is one, where `cluster.device.kind` says `kind` for it.
+
+        With emulated links or devices only where it says so: only CPUs are slowed down.
+        """
+        return kind == "cuda" or (kind is None and self.asked_network == "none")
+
     def may_share_gpus(self, kinds: Sequence[str]) -> bool:
         """Whether ranks may share a GPU, where `cluster.device.kind` asks for devices of these kinds."""
         asked = self.share_gpus
