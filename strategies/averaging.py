@@ -111,9 +111,16 @@ class PeriodicStrategy(Strategy):
 
     @classmethod
     def copies_held(cls, config: Any, plan: Plan, held: Held) -> float:
-        """The payload; with an evaluation what it puts aside and the mean, with an average momenta on their way."""
+        """The payload, and what undoes the first step or is put aside in an evaluation; averaged momenta."""
         momenta = held.states if config.optimizer_state == "average" else 0
-        return super().copies_held(config, plan, held) + max(2, momenta) + 2 * cls.outer_steps
+        waiting = held.copies(cls.round_samples(config, plan))
+        return 1 + max(1, momenta, waiting) + 2 * cls.outer_steps
+
+    @classmethod
+    def round_samples(cls, config: Any, plan: Plan) -> float:
+        """Global samples of the longest round, where `sync_every` is the number of its steps."""
+        every = getattr(config, "sync_every", None)
+        return every * plan.global_batch_size if isinstance(every, int) else 0
 
     # ---------------------------------------------------------------- hooks
 
@@ -179,7 +186,7 @@ class PeriodicStrategy(Strategy):
     def averaged_model(self) -> Iterator[None]:
         with self.replica.kept():
             if self.since:
-                mean = self.replica.flat()
+                mean = self.replica.flat(self.payload)[: self.replica.numel]
                 self.mean(mean)
                 self.replica.load(mean)
             # `none` is about training: an evaluated model has one set of statistics in any case.

@@ -115,11 +115,11 @@ class Strategy(ABC):
     def copies_held(cls, config: Any, plan: Plan, held: Held) -> float:
         """Copies of the model (parameters and floating-point buffers) that a rank has at the most.
 
-        For the memory plan of `launcher=simulated`, which counts parameters, gradients, optimizer state and the
-        vector of sums by itself; below 0 where ranks of a node share some of them. Default: one, that undoes the
+        For the memory plan of `launcher=simulated`, which itself counts parameters, gradients, momenta and
+        the vector of sums; below 0 where ranks of a node share some of them. Default: one, that undoes the
         first step, and those that wait to be judged.
         """
-        return 1 + held.waiting * held.deferred
+        return 1 + held.copies()
 
     @abstractmethod
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:

@@ -222,10 +222,12 @@ class DASO(Strategy):
 
     @classmethod
     def copies_held(cls, config: DASOConfig, plan: Plan, held: Held) -> float:
-        """Of an average at the end of an epoch: the parameters before and after; by node a sum and its copy."""
+        """Of an average at the end of an epoch: parameters before and after; by node a sum and its copy."""
         by_node = 2 * plan.topology.nodes / plan.topology.ranks
-        kept = config.transport_dtype is not None
-        return super().copies_held(config, plan, held) + 1 + by_node + kept
+        steps = plan.steps_per_epoch or 0
+        period = steps if config.wait_batches else min(steps, config.largest_sync_every)
+        waiting = held.copies(period * plan.global_batch_size) if plan.topology.nodes > 1 else held.copies()
+        return max(2 + by_node, 1 + waiting) + (config.transport_dtype is not None)
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.replica, self.comm = replica, comm

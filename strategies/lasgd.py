@@ -25,6 +25,7 @@ period are our choice, after CoCoD-SGD (arXiv:1906.12043) and other published me
 is the method as the abstract describes it, not a reproduction.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -144,7 +145,7 @@ class LASGD(AsynchronousStrategy):
     def copies_held(cls, config: LASGDConfig, plan: Plan, held: Held) -> float:
         """A round has three vectors, and an evaluation two; the copies that wait are rank 0's."""
         momenta = held.states if config.optimizer_state == "average" else 0
-        return 3 * (1 + momenta) + 2 + held.waiting / plan.topology.ranks
+        return (3 + held.copies(math.inf) / plan.topology.ranks) * (1 + momenta) + 2
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.replica, self.comm, self.budget = replica, comm, progress.budget

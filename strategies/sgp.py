@@ -104,7 +104,7 @@ class SGP(Strategy):
         """x, and each message with its sender, on its way and with its receiver."""
         ranks, ways = plan.topology.ranks, 1 + (config.direction == "push_pull")
         messages = max(len({hop % ranks for hop in hops} - {0}) for hops in config.hops(ranks)) * ways
-        return max(1 + 3 * messages, 3) + (config.send_weight == "true") + held.waiting
+        return max(1 + 3 * messages, 3) + (config.send_weight == "true") + max(0, held.copies(math.inf) - 2)
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.replica, self.comm = replica, comm

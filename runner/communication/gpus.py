@@ -123,8 +123,8 @@ def untimed(sharing: int) -> tuple[str, ...]:
 def check(names: Sequence[str], *, mixed: bool, share: bool) -> None:
     """Refuse, on all ranks alike, a mix of devices or a shared GPU that the configuration does not ask for.
 
-    `mixed`: `cluster.device.kind` names CPUs and GPUs. `share`: `launcher.may_share_gpus`. Raises MachineError:
-    some ranks see a GPU and others do not, or two take one.
+    `mixed`: `cluster.device.kind` names CPUs and GPUs. `share`: `launcher.may_share_gpus`. Raises
+    MachineError: some ranks see a GPU and others do not, or two take one.
     """
     without = [rank for rank, name in enumerate(names) if name == CPU]
     if without and len(without) < len(names) and not mixed:
@@ -136,8 +136,8 @@ def check(names: Sequence[str], *, mixed: bool, share: bool) -> None:
     sharing = most_on_one(names)
     if sharing > 1 and not share:
         raise MachineError(
-            f"launcher.share_gpus: {sharing} ranks would share a GPU, which nobody asked for; take fewer ranks per "
-            "node, cluster.device.kind=cpu, or launcher.share_gpus=true (no valid times)"
+            f"launcher.share_gpus: {sharing} ranks would share a GPU, which nobody asked for; take fewer "
+            "ranks per node, cluster.device.kind=cpu, or launcher.share_gpus=true (no valid times)"
         )
 
 

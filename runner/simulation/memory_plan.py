@@ -1,10 +1,11 @@
-"""Memory plan of `launcher=simulated`: bytes of all ranks, from the configuration alone, against the device's.
+"""Memory plan of `launcher=simulated`: bytes of all ranks, from the configuration, and those of the device.
 
 All ranks live in one process. What the plan leaves out is the same for any number of ranks: the data set, the
 activations of the ranks that are computed together, and libraries.
 """
 
 import dataclasses
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -27,7 +28,7 @@ _SIDE = 8  # of the matrix on which an optimizer is asked for its state
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryPlan:
-    """`parts`: bytes of a rank by what they are for; `shared`: of all ranks together; `room`: of the device."""
+    """`parts`: bytes of a rank, by use; `shared`: of all ranks together; `room`: of the device."""
 
     config: RunConfig
     parts: Mapping[str, int]
@@ -60,18 +61,16 @@ class MemoryPlan:
         """Raises MachineError where the ranks do not fit, with what would."""
         if self.total <= self.room:
             return
-        config, ways = self.config, list[str]()
+        config, ranks, ways = self.config, self.config.cluster.ranks, list[str]()
         of_node = max(config.cluster.ranks_of_nodes)
         if fit := self.ranks_that_fit:
             ways.append(f"at most {fit} ranks (cluster.nodes={max(1, fit // of_node)})")
         if isinstance(config.optimizer, SGD) and config.optimizer.momentum:
             plain = dataclasses.replace(config.optimizer, momentum=0.0, nesterov=False)
             fit = memory_of(dataclasses.replace(config, optimizer=plain)).ranks_that_fit
-            ways.append(
-                f"optimizer.momentum=0 optimizer.nesterov=false (at most {min(fit, config.cluster.ranks)} ranks)"
-            )
+            ways.append(f"optimizer.momentum=0 optimizer.nesterov=false (at most {min(fit, ranks)} ranks)")
         raise MachineError(
-            f"launcher=simulated: {config.cluster.ranks} ranks x {self.of_rank / MIB:.1f} MiB need "
+            f"launcher=simulated: {ranks} ranks x {self.of_rank / MIB:.1f} MiB need "
             f"{self.total / GIB:.1f} GiB, and {self.device} has {self.room / GIB:.1f} GiB; take "
             f"{' or '.join(ways) or 'a smaller model'}"
         )
@@ -84,7 +83,7 @@ def planned(config: RunConfig) -> MemoryPlan | None:
 
 
 def memory_of(config: RunConfig) -> MemoryPlan:
-    """The plan of a run whose samples have a known shape. Raises ConfigError where the model cannot be built."""
+    """The plan of a run whose samples have a known shape. Raises ConfigError: the model cannot be built."""
     spec, ranks, device = input_spec(config.dataset), config.cluster.ranks, computing_device()
     assert spec is not None, "the caller has asked"
     model = built(config.model, spec).to(dtype=DTYPES[config.train.precision])
@@ -92,14 +91,17 @@ def memory_of(config: RunConfig) -> MemoryPlan:
     floating = [b for b in model.buffers() if b.is_floating_point()]
     width = trained.dtype.itemsize
     copy = (trained.numel + sum(buffer.numel() for buffer in floating)) * width
+    samples = config.dataset.info().samples
+    every = config.train.eval_every_samples or (samples["train"] if samples else sys.maxsize)
     states, stacked = states_of(config.optimizer), _stacked(config, model)
     gradients = sum(tensor.nbytes for tensor in trained.tensors)
     held = Held(
         states=states,
         on_gpu=device.type == "cuda",
         stacked=stacked,
-        waiting=_waiting(config, copy),
-        deferred=config.train.eval_mode == "deferred",
+        waiting=_waiting(config, every, copy),
+        eval_mode=config.train.eval_mode,
+        eval_every=every,
     )
     copies = config.strategy_class.copies_held(config.strategy, config.plan(), held)
     parts = {
@@ -110,9 +112,9 @@ def memory_of(config: RunConfig) -> MemoryPlan:
         "buffers": sum(buffer.nbytes for buffer in model.buffers()),
         "strategy": round(copies * copy),
     }
-    # A sum over all ranks; and of the ranks that are stacked parameters, gradients and, while there is no undone
-    # step to take back any more, gradients on their way out.
-    shared = copy + (2 * min(ranks * trained.numel, MOST_NUMBERS) * width if stacked else 0)
+    # A sum over all ranks. And a stack has parameters and gradients of its ranks, and gradients once more on
+    # their way out: the first step has these in the place of momenta, the others of what undoes the first.
+    shared = copy + (2 * min(max(ranks, 2 * FEWEST) * trained.numel, MOST_NUMBERS) * width if stacked else 0)
     name, room = _room(device)
     return MemoryPlan(config=config, parts=parts, shared=shared, device=name, room=room)
 
@@ -148,10 +150,7 @@ def _stacked(config: RunConfig, model: nn.Module) -> bool:
     return fit and not alone and stackable(model)
 
 
-def _waiting(config: RunConfig, copy: int) -> int:
+def _waiting(config: RunConfig, every: int, copy: int) -> int:
     """Copies of a rank that may wait to be judged; see `TrainContext._choose_evaluation`."""
-    train, steps, samples = config.train, config.plan().steps, config.dataset.info().samples
-    if train.eval_mode == "inline" or steps is None or samples is None:
-        return 0
-    evaluations = steps * train.global_batch_size // (train.eval_every_samples or samples["train"]) + 1
-    return min(evaluations, int(train.eval_copies_mib * MIB) // max(1, copy))
+    budget = (config.plan().steps or 0) * config.train.global_batch_size
+    return max(0, min((budget - 1) // every, int(config.train.eval_copies_mib * MIB) // max(1, copy)))

@@ -110,12 +110,6 @@ def trouble_of(config: RunConfig) -> str | None:
             launcher_of(config).refuse(config)
         if isinstance(config.reader, PackedReader):
             look_at(config.dataset, config.reader, config.cluster.nodes)
-| None:
-    """Why the run would not start for its packed file, as far as that goes without loading the data set."""
-    if not isinstance(config.reader, PackedReader):
-        return None
-    try:
-        look_at(config.dataset, config.reader, config.cluster.nodes)
     except (ConfigError, MachineError) as error:
         return str(error)
     return None

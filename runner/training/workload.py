@@ -146,7 +146,7 @@ def _loader(
 def _workers(
     config: RunConfig, samples: Samples, numel: int, comm: CountedCommunicator, device: torch.device
 ) -> int:
-    """Loader workers of this rank; auto: as many as its cores and the shared memory of its node have room for.
+    """Loader workers of this rank; auto: as many as its cores and its node's shared memory allow.
 
     On CPUs they would take cores from the ranks; samples that lie in memory as they are need none.
     """
