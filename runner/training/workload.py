@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from ...datasets.data import Augmentable, Data, Samples, Split
+from ...datasets.data import Augmentable, Data, Split
 from ...datasets.image_files import ImageFiles, MaskedFiles
 from ...datasets.sampler import Sampler
 from ...datasets.stream_seeds import stream_seed
@@ -128,7 +128,7 @@ def _loader(
     if isinstance(batch_order, ReaderOrder) and reads:
         return PackedLoader(batch_order, data.train, seed, comm)
     loader = Loader(data.train, batch_order, seed)
-    workers = _workers(config, data.train, math.prod(data.shape), comm, device)
+    workers = loader_workers(config, data, device, len(comm.topology.on_node(comm.node)))
     if workers > 0:
         loader = Ahead(
             data.train,
@@ -143,21 +143,19 @@ def _loader(
     return loader
 
 
-def _workers(
-    config: RunConfig, samples: Samples, numel: int, comm: CountedCommunicator, device: torch.device
-) -> int:
-    """Loader workers of this rank; auto: as many as its cores and its node's shared memory allow.
+def loader_workers(config: RunConfig, data: Data, device: torch.device, ranks: int) -> int:
+    """Loader workers of a rank on a node of so many `ranks`; auto: as many as its cores and memory allow.
 
     On CPUs they would take cores from the ranks; samples that lie in memory as they are need none.
     """
-    launcher = config.launcher
+    launcher, samples = config.launcher, data.train
     if isinstance(launcher.loader_workers, int):
         return launcher.loader_workers
     in_memory = not isinstance(samples, Augmentable) or (isinstance(samples, Split) and not samples.augment)
     if device.type != "cuda" or in_memory or not launcher.real_time:
         return 0
-    of_rank = -(-config.train.global_batch_size // comm.topology.ranks)
-    ahead = of_rank * numel * torch.float32.itemsize * launcher.prefetch_batches
+    of_rank = -(-config.train.global_batch_size // config.cluster.ranks)
+    ahead = of_rank * math.prod(data.shape) * torch.float32.itemsize * launcher.prefetch_batches
     # Too little of it (a container's is 64 MiB) would kill the workers. The half is left to others.
-    room = shutil.disk_usage(_SHARED_MEMORY).free // (2 * len(comm.topology.on_node(comm.node)))
+    room = shutil.disk_usage(_SHARED_MEMORY).free // (2 * ranks)
     return min(MOST_WORKERS, torch.get_num_threads() - 1, room // ahead)
