@@ -21,7 +21,7 @@ from .base import Strategy
 from .communicator import Communicator
 from .errors import one_of
 from .layout import Layout
-from .progress import Held, Plan, Progress
+from .progress import Plan, Progress, RankMemory
 from .replica import Replica
 from .topology import LEADERS, NODE, WORLD, Group
 
@@ -110,10 +110,10 @@ class PeriodicStrategy(Strategy):
         return steps // every / steps if isinstance(every, int) else 0.0
 
     @classmethod
-    def copies_held(cls, config: Any, plan: Plan, held: Held) -> float:
+    def copies_held(cls, config: Any, plan: Plan, memory: RankMemory) -> float:
         """The payload, and what undoes the first step or is put aside in an evaluation; averaged momenta."""
-        momenta = held.states if config.optimizer_state == "average" else 0
-        waiting = held.copies(cls.round_samples(config, plan))
+        momenta = memory.states if config.optimizer_state == "average" else 0
+        waiting = memory.copies(cls.round_samples(config, plan))
         return 1 + max(1, momenta, waiting) + 2 * cls.outer_steps
 
     @classmethod

@@ -44,7 +44,7 @@ from .base import Strategy, require_uniform
 from .communicator import Communicator, Work
 from .errors import ConfigError, above, at_least, one_of
 from .gradients import DEFAULT_BUCKET_MIB
-from .progress import Held, Plan, Progress
+from .progress import Plan, Progress, RankMemory
 from .replica import Replica
 from .topology import NODE, WORLD, peers
 
@@ -221,12 +221,12 @@ class DASO(Strategy):
         return (blocking + cycles * averages) / steps
 
     @classmethod
-    def copies_held(cls, config: DASOConfig, plan: Plan, held: Held) -> float:
+    def copies_held(cls, config: DASOConfig, plan: Plan, memory: RankMemory) -> float:
         """Of an average at the end of an epoch: parameters before and after; by node a sum and its copy."""
         by_node = 2 * plan.topology.nodes / plan.topology.ranks
         steps = plan.steps_per_epoch or 0
         period = steps if config.wait_batches else min(steps, config.largest_sync_every)
-        waiting = held.copies(period * plan.global_batch_size) if plan.topology.nodes > 1 else held.copies()
+        waiting = memory.copies(period * plan.global_batch_size * (plan.topology.nodes > 1))
         return max(2 + by_node, 1 + waiting) + (config.transport_dtype is not None)
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:

@@ -33,7 +33,7 @@ from .base import require_uniform
 from .communicator import Communicator
 from .errors import ConfigError, above, at_least, one_of
 from .gradients import DEFAULT_BUCKET_MIB
-from .progress import Held, Plan, Progress
+from .progress import Plan, Progress, RankMemory
 from .replica import Replica
 from .topology import NODE, peers
 
@@ -108,10 +108,10 @@ class EDNNComm(PeriodicStrategy):
         return steps // every / steps
 
     @classmethod
-    def copies_held(cls, config: EDNNCommConfig, plan: Plan, held: Held) -> float:
+    def copies_held(cls, config: EDNNCommConfig, plan: Plan, memory: RankMemory) -> float:
         """With slices also the gathered ones, and a rank's own."""
         slices = plan.topology.nodes / plan.topology.ranks if config.exchange == "sliced" else 0
-        return super().copies_held(config, plan, held) + slices
+        return super().copies_held(config, plan, memory) + slices
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         replica.average_gradients_over(NODE, bucket_mib=self.config.bucket_mib)

@@ -40,7 +40,7 @@ from .base import AsynchronousStrategy
 from .communicator import Communicator, Work
 from .errors import at_least, one_of
 from .layout import Layout
-from .progress import Held, Plan, Progress
+from .progress import Plan, Progress, RankMemory
 from .replica import Replica
 from .topology import WORLD
 
@@ -142,10 +142,10 @@ class LASGD(AsynchronousStrategy):
     may_differ = ("strategy", "data.order", "data.samples", "evaluation.mode", "evaluation.count")
 
     @classmethod
-    def copies_held(cls, config: LASGDConfig, plan: Plan, held: Held) -> float:
+    def copies_held(cls, config: LASGDConfig, plan: Plan, memory: RankMemory) -> float:
         """A round has three vectors, and an evaluation two; the copies that wait are rank 0's."""
-        momenta = held.states if config.optimizer_state == "average" else 0
-        return (3 + held.copies(math.inf) / plan.topology.ranks) * (1 + momenta) + 2
+        momenta = memory.states if config.optimizer_state == "average" else 0
+        return (3 + memory.copies(math.inf) / plan.topology.ranks) * (1 + momenta) + 2
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.replica, self.comm, self.budget = replica, comm, progress.budget

@@ -62,7 +62,7 @@ class Plan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
+class RankMemory:
     """What a rank of `launcher=simulated` holds beside its strategy's copies of the model.
 
     `states`: numbers of optimizer state for each parameter. `on_gpu`: the ranks live on a GPU. `stacked`:

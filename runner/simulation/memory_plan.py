@@ -15,7 +15,7 @@ from torch import nn
 
 from ...strategies.errors import MachineError
 from ...strategies.layout import Layout
-from ...strategies.progress import Held
+from ...strategies.progress import RankMemory
 from ..config.model_building import built, input_spec
 from ..config.optimizers import SGD, Optimizer
 from ..config.run_config import RunConfig
@@ -95,7 +95,7 @@ def memory_of(config: RunConfig) -> MemoryPlan:
     every = config.train.eval_every_samples or (samples["train"] if samples else sys.maxsize)
     states, stacked = states_of(config.optimizer), _stacked(config, model)
     gradients = sum(tensor.nbytes for tensor in trained.tensors)
-    held = Held(
+    memory = RankMemory(
         states=states,
         on_gpu=device.type == "cuda",
         stacked=stacked,
@@ -103,7 +103,7 @@ def memory_of(config: RunConfig) -> MemoryPlan:
         eval_mode=config.train.eval_mode,
         eval_every=every,
     )
-    copies = config.strategy_class.copies_held(config.strategy, config.plan(), held)
+    copies = config.strategy_class.copies_held(config.strategy, config.plan(), memory)
     parts = {
         "parameters": sum(parameter.nbytes for parameter in model.parameters()),
         "gradients": 0 if stacked else gradients,

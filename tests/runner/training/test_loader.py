@@ -29,6 +29,7 @@ from daso_bench.datasets.imagefolder import ImageFolder
 from daso_bench.datasets.pixels import BadImage
 from daso_bench.datasets.sampler import Sampler
 from daso_bench.datasets.transforms import recipe
+from daso_bench.runner.config.cluster import LinkConfig, LinksConfig
 from daso_bench.runner.config.launchers import LocalConfig
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.training import workload
@@ -272,7 +273,9 @@ def test_workers_of_auto_are_what_feeds_a_gpu(
     monkeypatch.setattr(workload, "shutil", SimpleNamespace(disk_usage=lambda folder: usage))
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     cfg = config(ranks=[2], global_batch_size=1024, dataset=Blobs(samples=2048, augment=augment))
-    cfg = replace(cfg, launcher=LocalConfig(**{"prefetch_batches": 16, **launcher}))
+    links = LinksConfig(inter=LinkConfig(rate_gbit=1.0)) if "network" in launcher else LinksConfig()
+    keys = LocalConfig(**{"prefetch_batches": 16, **launcher})
+    cfg = replace(cfg, cluster=replace(cfg.cluster, links=links), launcher=keys)
     data = cfg.dataset.load()
     assert workload.loader_workers(cfg, data, torch.device(device), ranks=2) == workers
 
