@@ -120,7 +120,7 @@ class PeriodicStrategy(Strategy):
     def round_samples(cls, config: Any, plan: Plan) -> float:
         """Global samples of the longest round, where `sync_every` is the number of its steps."""
         every = getattr(config, "sync_every", None)
-        return every * plan.global_batch_size if isinstance(every, int) else 0
+        return samples_of_round(every, plan) if isinstance(every, int) else 0
 
     # ---------------------------------------------------------------- hooks
 
@@ -309,12 +309,12 @@ def mean_of_snapshots(
     return assemble
 
 
-def samples_of_round(period: int, progress: Progress, *, ends_with_epoch: bool = False) -> int:
+def samples_of_round(period: int, progress: Progress | Plan, *, ends_with_epoch: bool = False) -> int:
     """For `Strategy.samples_between_syncs`: global samples of a round of `period` steps.
 
     `ends_with_epoch`: the end of an epoch ends a round. The last batch of an epoch may have one sample.
     """
-    steps, batch = progress.steps_per_epoch, progress.global_batch_size
+    steps, batch = progress.steps_per_epoch or 0, progress.global_batch_size
     return (steps - 1) * batch + 1 if ends_with_epoch and period >= steps else period * batch
 
 

@@ -224,10 +224,11 @@ class DASO(Strategy):
     def copies_held(cls, config: DASOConfig, plan: Plan, memory: RankMemory) -> float:
         """Of an average at the end of an epoch: parameters before and after; by node a sum and its copy."""
         by_node = 2 * plan.topology.nodes / plan.topology.ranks
-        steps = plan.steps_per_epoch or 0
-        period = steps if config.wait_batches else min(steps, config.largest_sync_every)
-        waiting = memory.copies(period * plan.global_batch_size * (plan.topology.nodes > 1))
-        return max(2 + by_node, 1 + waiting) + (config.transport_dtype is not None)
+        steps, between = plan.steps_per_epoch, 0
+        if steps is not None and plan.topology.nodes > 1:
+            period = steps if config.wait_batches else config.largest_sync_every
+            between = samples_of_round(period, plan, ends_with_epoch=True)
+        return max(2 + by_node, 1 + memory.copies(between)) + (config.transport_dtype is not None)
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.replica, self.comm = replica, comm

@@ -62,13 +62,16 @@ class MemoryPlan:
         if self.total <= self.room:
             return
         config, ranks, ways = self.config, self.config.cluster.ranks, list[str]()
-        of_node = max(config.cluster.ranks_of_nodes)
         if fit := self.ranks_that_fit:
-            ways.append(f"at most {fit} ranks (cluster.nodes={max(1, fit // of_node)})")
+            nodes = fit // max(config.cluster.ranks_of_nodes)
+            keys = f"cluster.nodes={nodes}" if nodes else f"cluster.nodes=1 cluster.ranks_per_node={fit}"
+            ways.append(f"at most {fit} ranks ({keys})")
         if isinstance(config.optimizer, SGD) and config.optimizer.momentum:
             plain = dataclasses.replace(config.optimizer, momentum=0.0, nesterov=False)
-            fit = memory_of(dataclasses.replace(config, optimizer=plain)).ranks_that_fit
-            ways.append(f"optimizer.momentum=0 optimizer.nesterov=false (at most {min(fit, ranks)} ranks)")
+            if fit := memory_of(dataclasses.replace(config, optimizer=plain)).ranks_that_fit:
+                ways.append(
+                    f"optimizer.momentum=0 optimizer.nesterov=false (at most {min(fit, ranks)} ranks)"
+                )
         raise MachineError(
             f"launcher=simulated: {ranks} ranks x {self.of_rank / MIB:.1f} MiB need "
             f"{self.total / GIB:.1f} GiB, and {self.device} has {self.room / GIB:.1f} GiB; take "

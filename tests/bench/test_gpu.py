@@ -164,6 +164,7 @@ def test_each_strategy_runs_as_one_rank_of_four(monkeypatch: pytest.MonkeyPatch)
     figures = {figure.name: figure for figure in gpu_nccl.nccl(parse(SMALL))}
     assert [figure.detail for figure in figures.values() if not figure.ok] == []
     assert list(figures)[-4:] == ["gpu_ddp_over_torch", *(f"gpu_nccl_{arm.name}" for arm in chosen)]
+    assert "geometric mean of 30 pairs" in figures["gpu_ddp_over_torch"].detail
     assert figures["gpu_nccl_hook"].value == 0
     assert figures["gpu_nccl_buckets"].value >= 2
 
