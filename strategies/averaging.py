@@ -21,7 +21,7 @@ from .base import Strategy
 from .communicator import Communicator
 from .errors import one_of
 from .layout import Layout
-from .progress import Plan, Progress
+from .progress import Plan, Progress, RankMemory
 from .replica import Replica
 from .topology import LEADERS, NODE, WORLD, Group
 
@@ -109,6 +109,19 @@ class PeriodicStrategy(Strategy):
         every = getattr(config, "sync_every", None)
         return steps // every / steps if isinstance(every, int) else 0.0
 
+    @classmethod
+    def copies_held(cls, config: Any, plan: Plan, memory: RankMemory) -> float:
+        """The payload, and what undoes the first step or is put aside in an evaluation; averaged momenta."""
+        momenta = memory.states if config.optimizer_state == "average" else 0
+        waiting = memory.copies(cls.round_samples(config, plan))
+        return 1 + max(1, momenta, waiting) + 2 * cls.outer_steps
+
+    @classmethod
+    def round_samples(cls, config: Any, plan: Plan) -> float:
+        """Global samples of the longest round, where `sync_every` is the number of its steps."""
+        every = getattr(config, "sync_every", None)
+        return samples_of_round(every, plan) if isinstance(every, int) else 0
+
     # ---------------------------------------------------------------- hooks
 
     def begin_round(self, progress: Progress) -> None:
@@ -173,7 +186,7 @@ class PeriodicStrategy(Strategy):
     def averaged_model(self) -> Iterator[None]:
         with self.replica.kept():
             if self.since:
-                mean = self.replica.flat()
+                mean = self.replica.flat(self.payload)[: self.replica.numel]
                 self.mean(mean)
                 self.replica.load(mean)
             # `none` is about training: an evaluated model has one set of statistics in any case.
@@ -296,12 +309,12 @@ def mean_of_snapshots(
     return assemble
 
 
-def samples_of_round(period: int, progress: Progress, *, ends_with_epoch: bool = False) -> int:
+def samples_of_round(period: int, progress: Progress | Plan, *, ends_with_epoch: bool = False) -> int:
     """For `Strategy.samples_between_syncs`: global samples of a round of `period` steps.
 
     `ends_with_epoch`: the end of an epoch ends a round. The last batch of an epoch may have one sample.
     """
-    steps, batch = progress.steps_per_epoch, progress.global_batch_size
+    steps, batch = progress.steps_per_epoch or 0, progress.global_batch_size
     return (steps - 1) * batch + 1 if ends_with_epoch and period >= steps else period * batch
 
 

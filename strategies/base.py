@@ -24,7 +24,7 @@ from torch import Tensor
 
 from .communicator import Communicator
 from .errors import ConfigError
-from .progress import Plan, Progress
+from .progress import Plan, Progress, RankMemory
 from .replica import Replica
 from .topology import WORLD
 
@@ -110,6 +110,16 @@ class Strategy(ABC):
         Default 0: no such step is known, and the ceiling is the bound of all arms.
         """
         return 0.0
+
+    @classmethod
+    def copies_held(cls, config: Any, plan: Plan, memory: RankMemory) -> float:
+        """Copies of the model (parameters and floating-point buffers) that a rank has at the most.
+
+        For the memory plan of `launcher=simulated`, which itself counts parameters, gradients, momenta and
+        the vector of sums; below 0 where ranks of a node share some of them. Default: one, that undoes the
+        first step, and those that wait to be judged.
+        """
+        return 1 + memory.copies()
 
     @abstractmethod
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:

@@ -44,7 +44,7 @@ from .base import Strategy, require_uniform
 from .communicator import Communicator, Work
 from .errors import ConfigError, above, at_least, one_of
 from .gradients import DEFAULT_BUCKET_MIB
-from .progress import Plan, Progress
+from .progress import Plan, Progress, RankMemory
 from .replica import Replica
 from .topology import NODE, WORLD, peers
 
@@ -219,6 +219,16 @@ class DASO(Strategy):
         cycles = max(0, min(steps, end) - begin) // per_epoch  # complete cycling epochs
         averages = 1 if config.wait_batches else math.ceil(per_epoch / config.largest_sync_every)
         return (blocking + cycles * averages) / steps
+
+    @classmethod
+    def copies_held(cls, config: DASOConfig, plan: Plan, memory: RankMemory) -> float:
+        """Of an average at the end of an epoch: parameters before and after; by node a sum and its copy."""
+        by_node = 2 * plan.topology.nodes / plan.topology.ranks
+        steps, between = plan.steps_per_epoch, 0
+        if steps is not None and plan.topology.nodes > 1:
+            period = steps if config.wait_batches else config.largest_sync_every
+            between = samples_of_round(period, plan, ends_with_epoch=True)
+        return max(2 + by_node, 1 + memory.copies(between)) + (config.transport_dtype is not None)
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.replica, self.comm = replica, comm

@@ -41,7 +41,7 @@ from .base import Strategy, require_uniform
 from .communicator import Communicator
 from .errors import above, at_least, one_of
 from .gradients import Reduction, by_samples, uniform
-from .progress import Plan, Progress
+from .progress import Plan, Progress, RankMemory
 from .reductions import Flat, HalfPrecision, Hierarchical, PowerSGD, Sliced
 from .replica import Replica
 from .topology import WORLD, Topology
@@ -93,6 +93,13 @@ class DDP(Strategy):
     def check(cls, config: DDPConfig, plan: Plan) -> None:
         if config.algorithm == "sliced":
             require_uniform(plan, "strategy.algorithm=sliced:", "; hierarchical does not")
+
+    @classmethod
+    def copies_held(cls, config: DDPConfig, plan: Plan, memory: RankMemory) -> float:
+        """In two levels what sums leave on each node."""
+        by_node = plan.topology.nodes / plan.topology.ranks if two_levels(plan.topology) else 0
+        more = {"flat": 0, "hierarchical": 2 * by_node, "sliced": 3 * by_node}
+        return super().copies_held(config, plan, memory) + more[config.algorithm]
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.replica, self.comm = replica, comm

@@ -30,7 +30,7 @@ from torch import Tensor
 from .averaging import PeriodicStrategy, check_policies
 from .communicator import Communicator
 from .errors import ConfigError, above, at_least, one_of, within
-from .progress import Plan, Progress
+from .progress import Plan, Progress, RankMemory
 from .replica import Replica
 
 
@@ -78,6 +78,11 @@ class DiLoCo(PeriodicStrategy):
                 f"strategy.sync_every={config.sync_every}: diloco needs at least two rounds, which a run of "
                 f"{plan.steps} steps does not have; lower it or train longer"
             )
+
+    @classmethod
+    def copies_held(cls, config: DiLoCoConfig, plan: Plan, memory: RankMemory) -> float:
+        on_host = memory.on_gpu and config.outer_device == "cpu"
+        return super().copies_held(config, plan, memory) - 2 * on_host
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.start_alone(replica, comm, progress)

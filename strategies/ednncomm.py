@@ -33,7 +33,7 @@ from .base import require_uniform
 from .communicator import Communicator
 from .errors import ConfigError, above, at_least, one_of
 from .gradients import DEFAULT_BUCKET_MIB
-from .progress import Plan, Progress
+from .progress import Plan, Progress, RankMemory
 from .replica import Replica
 from .topology import NODE, peers
 
@@ -106,6 +106,12 @@ class EDNNComm(PeriodicStrategy):
         if plan.topology.nodes == 1 or every is None or config.exchange == "sliced":
             return 0.0
         return steps // every / steps
+
+    @classmethod
+    def copies_held(cls, config: EDNNCommConfig, plan: Plan, memory: RankMemory) -> float:
+        """With slices also the gathered ones, and a rank's own."""
+        slices = plan.topology.nodes / plan.topology.ranks if config.exchange == "sliced" else 0
+        return super().copies_held(config, plan, memory) + slices
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         replica.average_gradients_over(NODE, bucket_mib=self.config.bucket_mib)

@@ -48,7 +48,7 @@ from torch import Tensor
 from .base import Strategy, require_uniform
 from .communicator import Communicator, Link
 from .errors import ConfigError, one_of
-from .progress import Plan, Progress
+from .progress import Plan, Progress, RankMemory
 from .replica import Replica
 from .topology import NODE, peers
 
@@ -129,6 +129,14 @@ class HSGD(Strategy):
     def check(cls, config: HSGDConfig, plan: Plan) -> None:
         if config.partition == "tensor":
             require_uniform(plan, "strategy.partition=tensor:", "; column does not")
+
+    @classmethod
+    def copies_held(cls, config: HSGDConfig, plan: Plan, memory: RankMemory) -> float:
+        """Gradients lie in rows of their own; a node may have one set of weights and momenta."""
+        in_memory = config.level1 != "collective" and not memory.on_gpu
+        others = 1 - plan.topology.nodes / plan.topology.ranks  # of a node's ranks, all but one
+        shared = (1 + memory.states) * others if config.shared_weights and in_memory else 0
+        return super().copies_held(config, plan, memory) + memory.stacked - shared
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.replica, self.comm = replica, comm

@@ -25,6 +25,7 @@ period are our choice, after CoCoD-SGD (arXiv:1906.12043) and other published me
 is the method as the abstract describes it, not a reproduction.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -39,7 +40,7 @@ from .base import AsynchronousStrategy
 from .communicator import Communicator, Work
 from .errors import at_least, one_of
 from .layout import Layout
-from .progress import Progress
+from .progress import Plan, Progress, RankMemory
 from .replica import Replica
 from .topology import WORLD
 
@@ -139,6 +140,12 @@ class LASGD(AsynchronousStrategy):
     needs_numbers = (("optimizer_state", "average"),)
     # Workers draw by themselves, the budget is overshot by up to a round, and ranks never all meet.
     may_differ = ("strategy", "data.order", "data.samples", "evaluation.mode", "evaluation.count")
+
+    @classmethod
+    def copies_held(cls, config: LASGDConfig, plan: Plan, memory: RankMemory) -> float:
+        """A round has three vectors, and an evaluation two; the copies that wait are rank 0's."""
+        momenta = memory.states if config.optimizer_state == "average" else 0
+        return (3 + memory.copies(math.inf) / plan.topology.ranks) * (1 + momenta) + 2
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.replica, self.comm, self.budget = replica, comm, progress.budget

@@ -76,6 +76,10 @@ class LocalSGD(PeriodicStrategy):
         # Under qsr rounds grow as the learning rate falls, which the plan does not hold.
         return 0.0 if config.period_rule == "qsr" else super().communication_share(config, plan, steps)
 
+    @classmethod
+    def round_samples(cls, config: LocalSGDConfig, plan: Plan) -> float:
+        return math.inf if config.period_rule == "qsr" else super().round_samples(config, plan)
+
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.start_alone(replica, comm, progress)
         self.rate = math.inf  # η, the learning rate at the start of the round

@@ -59,3 +59,25 @@ class Plan:
     global_batch_size: int
     steps_per_epoch: int | None = None
     steps: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankMemory:
+    """What a rank of `launcher=simulated` holds beside its strategy's copies of the model.
+
+    `states`: numbers of optimizer state for each parameter. `on_gpu`: the ranks live on a GPU. `stacked`:
+    gradients are not counted, for they lie in the vector of sums. `waiting`: the most copies that wait to be
+    judged. `eval_mode`: as of the run; `eval_every`: global samples between evaluations.
+    """
+
+    states: float
+    on_gpu: bool
+    stacked: bool
+    waiting: int
+    eval_mode: str
+    eval_every: int
+
+    def copies(self, samples_between_syncs: float = 0) -> int:
+        """Copies that wait if ranks meet only after so many samples, and two for judging the last of them."""
+        rarely = self.eval_mode == "auto" and samples_between_syncs > self.eval_every
+        return self.waiting + 2 if self.waiting and (rarely or self.eval_mode == "deferred") else 0

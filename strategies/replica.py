@@ -177,6 +177,7 @@ class Replica(ABC):
         if parameters is not None:
             for parameter, memory in zip(self.parameters.tensors, parameters, strict=True):
                 parameter.data = memory
+            self.parameters.home_now()  # lets go of the memory that they had
         self._bound_gradients, self._bound_clip = list(gradients), clip
         if stepped is not None:
             self.stepped = [self.parameters.tensors[place] for place in stepped]

@@ -33,7 +33,7 @@ from torch import Tensor
 from .base import Strategy
 from .communicator import Communicator
 from .errors import ConfigError, at_least, one_of
-from .progress import Plan, Progress
+from .progress import Plan, Progress, RankMemory
 from .replica import Replica
 from .topology import WORLD
 
@@ -98,6 +98,13 @@ class SGP(Strategy):
         ranks = plan.topology.ranks
         if ranks > 1 and config.graph != "complete" and config.num_peers > ranks - 1:
             raise ConfigError(f"strategy.num_peers={config.num_peers}: must be <= {ranks - 1}, other ranks")
+
+    @classmethod
+    def copies_held(cls, config: SGPConfig, plan: Plan, memory: RankMemory) -> float:
+        """x, and each message with its sender, on its way and with its receiver."""
+        ranks, ways = plan.topology.ranks, 1 + (config.direction == "push_pull")
+        messages = max(len({hop % ranks for hop in hops} - {0}) for hops in config.hops(ranks)) * ways
+        return max(1 + 3 * messages, 3) + (config.send_weight == "true") + max(0, memory.copies(math.inf) - 2)
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.replica, self.comm = replica, comm

@@ -22,18 +22,17 @@ CPU = "cpu"
 def device_of(
     cluster: ClusterConfig, launcher: LauncherConfig, topology: Topology, rank: int
 ) -> torch.device:
-    """The device that `cluster.device.kind` names for this rank, or that of its local rank.
+    """The device that `cluster.device.kind` names for this rank, or that of its place on its machine.
 
-    If a batch system shows each task one GPU of its own, every rank uses that one. Where links or devices are
-    emulated a rank takes a GPU only if `kind` says so: only CPUs are slowed down. Raises MachineError: the
+    If a batch system shows each task one GPU of its own, every rank uses that one. Raises MachineError: the
     rank is to take a GPU, and there is none for it.
     """
-    kind, place = cluster.device.kind_of(rank), topology.local_ranks[rank]
-    if kind == "cpu" or (kind is None and launcher.asked_network != "none"):
+    kind = cluster.device.kind_of(rank)
+    if not launcher.takes_gpu(kind):
         return torch.device("cpu")
-    if kind == "cuda":  # its place among those of its node that take a GPU
-        mates = topology.on_node(topology.node_of_rank[rank])
-        place = [mate for mate in mates if cluster.device.kind_of(mate) == "cuda"].index(rank)
+    # Nodes that this program starts are all on this machine.
+    mates = topology.on_node(topology.node_of_rank[rank]) if launcher.external else range(topology.ranks)
+    place = [mate for mate in mates if launcher.takes_gpu(cluster.device.kind_of(mate))].index(rank)
     count, shown = torch.cuda.device_count(), visible_devices()
     if not count:
         if shown or kind == "cuda":  # training on the CPU instead would be another experiment
@@ -45,10 +44,10 @@ def device_of(
                 "cluster.device.kind=cpu and launcher.gpus_per_rank=0"
             )
         return torch.device("cpu")
-    if place >= count > 1 and not launcher.share_gpus:
+    if place >= count > 1 and not launcher.may_share_gpus(cluster.device.kind):
         raise MachineError(
-            f"local rank {place} has no device of its own: {count} are visible; start at most {count} ranks "
-            "per node, take cluster.device.kind=cpu, or launcher.share_gpus=true (no valid times)"
+            f"rank {rank} has no device of its own: {count} are visible; start at most {count} ranks "
+            "on a machine, take cluster.device.kind=cpu, or launcher.share_gpus=true (no valid times)"
         )
     torch.cuda.set_device(place % count)
     return torch.device("cuda", place % count)
@@ -137,8 +136,8 @@ def untimed(sharing: int) -> tuple[str, ...]:
 def check(names: Sequence[str], *, mixed: bool, share: bool) -> None:
     """Refuse, on all ranks alike, a mix of devices or a shared GPU that the configuration does not ask for.
 
-    `mixed`: `cluster.device.kind` names CPUs and GPUs. `share`: `launcher.share_gpus`. Raises MachineError:
-    some ranks see a GPU and others do not, or two take one.
+    `mixed`: `cluster.device.kind` names CPUs and GPUs. `share`: `launcher.may_share_gpus`. Raises
+    MachineError: some ranks see a GPU and others do not, or two take one.
     """
     without = [rank for rank, name in enumerate(names) if name == CPU]
     if without and len(without) < len(names) and not mixed:
@@ -150,8 +149,8 @@ def check(names: Sequence[str], *, mixed: bool, share: bool) -> None:
     sharing = most_on_one(names)
     if sharing > 1 and not share:
         raise MachineError(
-            f"launcher.share_gpus=false: {sharing} ranks would share a GPU; take fewer ranks per node, "
-            "cluster.device.kind=cpu, or launcher.share_gpus=true (no valid times)"
+            f"launcher.share_gpus: {sharing} ranks would share a GPU, which nobody asked for; take fewer "
+            "ranks per node, cluster.device.kind=cpu, or launcher.share_gpus=true (no valid times)"
         )
 
 

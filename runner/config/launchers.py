@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -16,10 +17,13 @@ class LauncherConfig:
     (`runner/launch/launcher.py`).
 
     `loader_workers`: processes of each rank that make its batches ahead of time, `prefetch_batches` each; 0:
-    the rank makes a batch when it needs it. `device_data_mib`: a rank on a GPU keeps those splits there that
-    together fit into so much memory, the training split first; not files on disk, nor images that are changed
-    one by one. `share_gpus`: more ranks than GPUs may run on a machine, several on one; it is recorded as no
-    valid timing. `pin`: each rank has as many cores of its own as it has threads and loader workers.
+    the rank makes a batch when it needs it; auto: a rank on a GPU has one on each of its cores but one, at
+    most 16, for image files and augmented sets, every other rank none. `device_data_mib`: a rank on a GPU
+    keeps those splits there that together fit into so much memory, the training split first; not files on
+    disk, nor images that are changed one by one. `share_gpus`: more ranks than GPUs may run on a machine,
+    several on one; it is recorded as no valid timing; auto: they may where this program starts them and
+    `cluster.device.kind` is not given. `pin`: each rank has as many cores of its own as it has threads and
+    loader workers; workers of auto have cores of its threads.
     """
 
     run_by: ClassVar[str]  # dotted path of the `Launcher`
@@ -31,9 +35,9 @@ class LauncherConfig:
     stall_s: float = 300.0
     port: int | None = None
     allow_oversubscription: bool = True
-    share_gpus: bool = False
+    share_gpus: bool | str = "auto"
     pin: bool = False
-    loader_workers: int = 0
+    loader_workers: int | str = "auto"
     prefetch_batches: int = 2
     device_data_mib: float = 1024.0
     timeline: bool = False
@@ -47,10 +51,12 @@ class LauncherConfig:
         if self.pin and self.virtual:
             raise ConfigError("launcher.pin=true: virtual ranks have no cores; leave it false")
         above("launcher.stall_s", self.stall_s, 0)
-        at_least("launcher.loader_workers", self.loader_workers, 0)
+        self.auto_or_at_least("loader_workers", 0)
+        if not isinstance(self.share_gpus, bool) and self.share_gpus != "auto":
+            raise ConfigError(f"launcher.share_gpus={self.share_gpus}: must be auto, true or false")
         at_least("launcher.prefetch_batches", self.prefetch_batches, 1)
         at_least("launcher.device_data_mib", self.device_data_mib, 0)
-        if self.loader_workers and self.asked_network != "none":
+        if self.asked_workers and self.asked_network != "none":
             raise ConfigError(
                 f"launcher.loader_workers={self.loader_workers}: emulated ranks have none, for "
                 "cluster.device says what data cost; take 0"
@@ -66,6 +72,23 @@ class LauncherConfig:
             at_least(f"launcher.{key}", value, least)
         elif value != "auto":
             raise ConfigError(f"launcher.{key}={value}: must be auto or a whole number >= {least}")
+
+    @property
+    def asked_workers(self) -> int:
+        """Loader workers of each rank that have cores beside those of its threads: none for auto."""
+        return self.loader_workers if isinstance(self.loader_workers, int) else 0
+
+    def takes_gpu(self, kind: str | None) -> bool:
+        """Whether a real rank takes a GPU, if there is one, where `cluster.device.kind` says `kind` for it.
+
+        With emulated links or devices only where it says so: only CPUs are slowed down.
+        """
+        return kind == "cuda" or (kind is None and self.asked_network == "none")
+
+    def may_share_gpus(self, kinds: Sequence[str]) -> bool:
+        """Whether ranks may share a GPU, where `cluster.device.kind` asks for devices of these kinds."""
+        asked = self.share_gpus
+        return asked if isinstance(asked, bool) else not (self.external or kinds)
 
     @property
     def asked_network(self) -> str:

@@ -239,7 +239,7 @@ def _one_core(config: RunConfig) -> dict[str, Any]:
             "study.role=one_core: is one process of one thread (cluster.ranks_per_node=1 "
             "launcher.threads_per_rank=1)"
         )
-    if config.launcher.loader_workers:
+    if config.launcher.asked_workers:
         raise ConfigError(
             f"launcher.loader_workers={config.launcher.loader_workers}: must be 0 with study.role=one_core, "
             "which is one process of one thread"
@@ -248,7 +248,7 @@ def _one_core(config: RunConfig) -> dict[str, Any]:
         raise ConfigError("study.role=one_core: no model tells what cores do; real ranks can")
     return {
         "cluster": dataclasses.replace(cluster, nodes=1, ranks_per_node=(1,)),
-        "launcher": dataclasses.replace(config.launcher, pin=True),
+        "launcher": dataclasses.replace(config.launcher, pin=True, loader_workers=0),
     }
 
 

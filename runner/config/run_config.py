@@ -264,8 +264,11 @@ def check_reader(run: RunConfig) -> None:
     for reason, applies in impossible.items():
         if applies:
             raise ConfigError(f"reader={reader.name}: {reason}; take reader=none")
-    for key, usual in (("loader_workers", 0), ("prefetch_batches", LauncherConfig.prefetch_batches)):
-        if (given := getattr(launcher, key)) != usual:
+    for key, given, usual in (
+        ("loader_workers", launcher.asked_workers, 0),
+        ("prefetch_batches", launcher.prefetch_batches, LauncherConfig.prefetch_batches),
+    ):
+        if given != usual:
             raise ConfigError(
                 f"reader={reader.name}: reads ahead by itself (reader.prefetch_batches); take "
                 f"launcher.{key}={usual}, not {given}"

@@ -209,7 +209,7 @@ class Machine:
                 ranks=ranks,
                 threads=threads_of(self._config),
                 # Other entries measure steps on batches that are in memory.
-                workers=config.launcher.loader_workers if entry == local.ENTRY else 0,
+                workers=config.launcher.asked_workers if entry == local.ENTRY else 0,
                 port=self._config.launcher.port,
                 stall_s=self._config.launcher.stall_s,
                 patience_s=_PATIENCE_S,

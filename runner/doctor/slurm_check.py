@@ -172,8 +172,9 @@ def conclude(console: Console, path: Path, config: RunConfig, status: Mapping[st
     with suppress(OSError, ValueError):
         result = read_json(path / RESULT)
     if result is not None:
-        on_cpus = "cpu" in config.cluster.device.kind  # ranks on CPUs need no GPU
-        problems = findings(result, share_gpus=config.launcher.share_gpus or on_cpus)
+        kinds = config.cluster.device.kind
+        may_share = config.launcher.may_share_gpus(kinds) or "cpu" in kinds  # ranks on CPUs need no GPU
+        problems = findings(result, share_gpus=may_share)
         show(console, result)
         show_findings(console, problems)
         display.say(console, "")

@@ -45,13 +45,17 @@ class Launcher:
         Raises ConfigError for what the user can change, MachineError for what this machine cannot do.
         """
 
+    def remarks(self, config: RunConfig) -> list[str]:
+        """What the user has to know before the run starts, line by line; `describe` ends with it."""
+        return []
+
     def processes(self, config: RunConfig) -> int:
         """Number of processes that train: one for each rank, unless one process computes several ranks."""
         return config.cluster.ranks
 
     def describe(self, config: RunConfig) -> list[str]:
         """What would be started, line by line, for `--dry-run`."""
-        return [f"{ranks_in_words(config)}, started by {config.launcher.name}"]
+        return [f"{ranks_in_words(config)}, started by {config.launcher.name}", *self.remarks(config)]
 
     def run(
         self, directory: RunDirectory, config: RunConfig, on_event: Callable[[Event], None] | None = None
@@ -110,13 +114,13 @@ def threads_of(config: RunConfig) -> int:
     return threads_per_rank(
         "auto" if isinstance(setting, str) else setting,
         launcher_of(config).processes(config),
-        workers=launcher.loader_workers,
+        workers=launcher.asked_workers,
     )
 
 
 def cores_of(config: RunConfig) -> int:
     """Threads and loader workers of all processes: the cores that the run can keep busy at once."""
-    return launcher_of(config).processes(config) * (threads_of(config) + config.launcher.loader_workers)
+    return launcher_of(config).processes(config) * (threads_of(config) + config.launcher.asked_workers)
 
 
 def ranks_in_words(config: RunConfig) -> str:

@@ -29,6 +29,7 @@ from .supervisor import PATIENCE_S, Event, Ranks, run_attempt
 
 if TYPE_CHECKING:
     from ..config.run_config import RunConfig  # loads torch, which no supervisor needs
+    from ..simulation.memory_plan import MemoryPlan
 
 HOST = "127.0.0.1"
 ENTRY = "daso_bench.runner.launch.rank:run_rank"
@@ -52,14 +53,24 @@ class LocalLauncher(Launcher):
                 f"launcher.allow_oversubscription=false: {ranks} ranks, only {cores} usable cores here"
             )
         if config.launcher.pin:
-            apart_here(ranks, threads_of(config) + config.launcher.loader_workers)
+            apart_here(ranks, threads_of(config) + config.launcher.asked_workers)
 
     def describe(self, config: RunConfig) -> list[str]:
         launcher = config.launcher
         each = _counted(threads_of(config), "thread")
-        if launcher.loader_workers:
-            each += f" + {_counted(launcher.loader_workers, 'loader worker')}"
-        return [f"{ranks_in_words(config)}, {each} each, {launcher.name}"]
+        if launcher.asked_workers:
+            each += f" + {_counted(launcher.asked_workers, 'loader worker')}"
+        return [f"{ranks_in_words(config)}, {each} each, {launcher.name}", *self.remarks(config)]
+
+    def remarks(self, config: RunConfig) -> list[str]:
+        import torch  # loaded by now, as `config` shows; not in a supervisor
+
+        launcher, device, count = config.launcher, config.cluster.device, torch.cuda.device_count()
+        ranks = sum(launcher.takes_gpu(device.kind_of(rank)) for rank in range(config.cluster.ranks))
+        if not 0 < count < ranks or not launcher.may_share_gpus(device.kind):
+            return []
+        shared = f"{_counted(ranks, 'rank')} share {_counted(count, 'GPU')}, joined by gloo"
+        return [f"{shared}: its times are not valid (launcher.share_gpus={launcher.share_gpus})"]
 
     def run(
         self, directory: RunDirectory, config: RunConfig, on_event: Callable[[Event], None] | None = None
@@ -68,7 +79,7 @@ class LocalLauncher(Launcher):
             directory,
             ranks=self.processes(config),
             threads=threads_of(config),
-            workers=0 if config.launcher.virtual else config.launcher.loader_workers,  # of timing: cores
+            workers=0 if config.launcher.virtual else config.launcher.asked_workers,  # of timing: cores
             pin=config.launcher.pin,
             venue=venue_of(config),
             stall_s=config.launcher.stall_s,
@@ -83,13 +94,24 @@ class SimulatedLauncher(LocalLauncher):
     entry = ALL_RANKS
 
     def refuse(self, config: RunConfig) -> None:
-        return  # virtual ranks need no cores
+        """Virtual ranks need no cores, but memory."""
+        if (plan := self._memory(config)) is not None:
+            plan.check()
 
     def processes(self, config: RunConfig) -> int:
         return 1
 
     def describe(self, config: RunConfig) -> list[str]:
-        return [f"1, for {ranks_in_words(config)} in virtual time"]
+        return [f"1, for {ranks_in_words(config)} in virtual time", *self.remarks(config)]
+
+    def remarks(self, config: RunConfig) -> list[str]:
+        plan = self._memory(config)
+        return [] if plan is None else [plan.words()]
+
+    def _memory(self, config: RunConfig) -> MemoryPlan | None:
+        from ..simulation.memory_plan import planned  # loads torch, which no supervisor needs
+
+        return planned(config)
 
 
 class Loopback:

@@ -161,7 +161,7 @@ def meet(task: RankTask) -> tuple[RunConfig, TorchCommunicator]:
         listener_fd=task.listener_fd(),
         device=gpus.device_of(config.cluster, config.launcher, topology, task.rank),
         mixed=len(set(config.cluster.device.kind)) > 1,
-        share_gpus=config.launcher.share_gpus,
+        share_gpus=config.launcher.may_share_gpus(config.cluster.device.kind),
         timeout_s=config.launcher.stall_s + 60,  # the supervisor's stall watch comes first and names the rank
         interface=task.meeting.interface,
     )
@@ -285,7 +285,7 @@ def _device_of_all(config: RunConfig) -> torch.device:
 
 
 def _virtual_environment(task: RankTask, topology: Topology, device: torch.device) -> dict[str, Any]:
-    """What environment.json says of virtual ranks: `computed_on` is the GPU that computed them all, or CPU."""
+    """What environment.json says of virtual ranks. `computed_on`: the GPU that computed them all, or CPU."""
     model = gpus.device_model(device)
     ranks = [
         rank_row(

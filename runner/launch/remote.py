@@ -128,6 +128,7 @@ class RemoteRanks(Ranks):
         self._starter, self._launcher = starter, config.launcher
         self._key, self._grouped, self._known = key, grouped, known or {}
         self._on_cpus = "cpu" in config.cluster.device.kind
+        self._share_gpus = config.launcher.may_share_gpus(config.cluster.device.kind)
         self._token = secrets.token_hex(16)
 
     def __enter__(self) -> Self:
@@ -149,7 +150,7 @@ class RemoteRanks(Ranks):
         try:
             hellos = self._gather(started)
             self._check_places(hellos)
-            workers = self._launcher.loader_workers
+            workers = self._launcher.asked_workers
             threads = threads_of(hellos, self._launcher.threads_per_rank, workers)
             remarks = self._look(hellos, max(threads))
             wanted = [count + workers for count in threads]
@@ -182,7 +183,7 @@ class RemoteRanks(Ranks):
         """
         keys = ("rank", "local_rank", "node", "host")
         rows = [{**hello["facts"], **{key: hello[key] for key in keys}} for hello in hellos]
-        findings = cluster_findings(rows, threads, share_gpus=self._launcher.share_gpus)
+        findings = cluster_findings(rows, threads, share_gpus=self._share_gpus)
         if self._on_cpus:  # ranks on CPUs use none of the devices that they see
             findings = [finding for finding in findings if finding.topic != "devices"]
         errors = [finding for finding in findings if finding.severity == "error"]

@@ -51,7 +51,8 @@ class RecordRow:
 class StartRow(RecordRow):
     """The begin of an attempt. `still_cached`: only where training reads files.
 
-    `task`: of the data set. `may_differ`: of the strategy's class.
+    `task`: of the data set. `may_differ`: of the strategy's class. `loader_workers`: of this
+    rank, chosen where the configuration says auto.
     """
 
     kind = "start"
@@ -63,6 +64,7 @@ class StartRow(RecordRow):
     parameters: int
     task: str
     may_differ: list[str]
+    loader_workers: int
     still_cached: float | None
 
 

@@ -85,6 +85,11 @@ class OneByOne(RankCompute):
         return torch.stack(losses)
 
 
+def has_dropout(model: nn.Module) -> bool:
+    """Whether a forward pass in training draws random numbers, which are each rank's own."""
+    return any(isinstance(module, nn.modules.dropout._DropoutNd) for module in model.modules())
+
+
 def copy_all(into: Sequence[Tensor], of: Sequence[Tensor]) -> None:
     """Copy many tensors, those of a type with one call."""
     for dtype in dict.fromkeys(tensor.dtype for tensor in into):

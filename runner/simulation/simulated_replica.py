@@ -21,7 +21,7 @@ from ..training.device_model import Device, Profile
 from ..training.precision import is_lost, outputs_of
 from ..training.workload import generator_states, set_generators
 from .gradient_pool import GradientPool
-from .rank_compute import Pending
+from .rank_compute import Pending, has_dropout
 from .simulated_communicator import SimulatedCommunicator
 
 
@@ -72,7 +72,7 @@ class SimulatedReplica(Replica):
         self._profile, self._pool = profile, pool or GradientPool()
         self._named = dict(model.named_parameters())
         self._named_buffers = dict(model.named_buffers())
-        self._has_dropout = any(isinstance(m, nn.modules.dropout._DropoutNd) for m in model.modules())
+        self._has_dropout = has_dropout(model)
         self._rng = generator_states(self.parameters.device)
         self._buckets: list[Bucket] = []
         self._line: Work | None = None

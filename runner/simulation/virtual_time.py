@@ -190,6 +190,7 @@ class Simulator:
         if len(operation.entered) == len(members):
             del self._operations[key]
             operation.results = combine(operation.entered)
+            operation.entered.clear()  # what ranks gave would live as long as the last of them waits
             self._carry(operation, payload, channel)
         return operation
 

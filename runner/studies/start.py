@@ -53,6 +53,7 @@ def start(words: Sequence[str], *, multirun: bool, config_dir: Path | None, cwd:
             console, external, plan, words=asked_for, with_report=of_study, config_dir=config_dir
         )
     run, ready = plan.only, Preparation(console)
+    _say_remarks(console, run.config)
     # A requeued batch script repeats its command.
     resume = run.config.launcher.external
     directory, outcome = run_plan.run_one(run, _starter(console, ready), ready.check, resume=resume)
@@ -86,7 +87,7 @@ def show_plan(console: Console, plan: StudyPlan, *, many: bool, power: Sequence[
         for line, text in enumerate(launcher_of(run.config).describe(run.config)):
             display.say(console, f"  {'' if line else 'processes':<9}  {text}")
         would = intent(run, many=many)
-        if would in (RUN, GO_ON) and (trouble := packed_trouble(run.config)) is not None:
+        if would in (RUN, GO_ON) and (trouble := trouble_of(run.config)) is not None:
             would, wrong = f"refuse: {trouble}", True
         display.say(console, f"  would      {would}")
     for number, request in enumerate(plan.refused, len(plan.runs) + 1):
@@ -102,12 +103,13 @@ def show_plan(console: Console, plan: StudyPlan, *, many: bool, power: Sequence[
     return WRONG_REQUEST if wrong else OK
 
 
-def packed_trouble(config: RunConfig) -> str | None:
-    """Why the run would not start for its packed file, as far as that goes without loading the data set."""
-    if not isinstance(config.reader, PackedReader):
-        return None
+def trouble_of(config: RunConfig) -> str | None:
+    """Why the run would not start, for its memory or its packed file, without loading the data set."""
     try:
-        look_at(config.dataset, config.reader, config.cluster.nodes)
+        if config.launcher.virtual:
+            launcher_of(config).refuse(config)
+        if isinstance(config.reader, PackedReader):
+            look_at(config.dataset, config.reader, config.cluster.nodes)
     except (ConfigError, MachineError) as error:
         return str(error)
     return None
@@ -200,6 +202,7 @@ def run_sweep(
     """
     tell = partial(display.say, console)
     _show_refused(console, plan)
+    _say_remarks(console, plan.runs[0].config)
     declare(plan.runs, words, unix=time.time(), commit=lambda: commit_of(PACKAGE)[0])
     ready = ready or Preparation(console)
     estimate = run_plan.estimate(plan.runs)
@@ -216,6 +219,11 @@ def run_sweep(
         else:
             tell(f"report: daso-bench report {shlex.quote(str(folder))}")
     return code
+
+
+def _say_remarks(console: Console, config: RunConfig) -> None:
+    for remark in launcher_of(config).remarks(config):
+        display.say(console, remark)
 
 
 def _show_refused(console: Console, plan: StudyPlan) -> None:

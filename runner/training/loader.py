@@ -97,10 +97,12 @@ class Loader(Callback):
     training; None where training reads no file, where the system does not report it, and where another rank
     has measured it.
     `lacking`: the share that was not in the cache, or not out of it, as configured; worst of all attempts.
+    `workers`: processes that make batches.
     """
 
     still_cached: float | None = None
     lacking: float = 0.0
+    workers: int = 0
 
     def __init__(self, samples: Samples, batch_order: BatchOrder, seed: int) -> None:
         self.samples, self.batch_order, self.seed = samples, batch_order, seed
@@ -130,6 +132,7 @@ class Ahead(Loader):
         self, samples: Samples, batch_order: BatchOrder, seed: int, *, workers: int, prefetch: int, pin: bool
     ) -> None:
         super().__init__(samples, batch_order, seed)
+        self.workers = workers
         # By default workers would be children of the fork server: the rank could not wait for them, and they
         # would not end with it.
         context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
@@ -166,7 +169,7 @@ class Ahead(Loader):
         except (OSError, EOFError) as error:  # a worker died while it sent
             raise RuntimeError(
                 "a process that loads batches has ended (killed? out of memory?): launcher.loader_workers="
-                f"{self._loader.num_workers}"
+                f"{self.workers}"
             ) from error
         if isinstance(batch, Exception):
             raise batch

@@ -342,6 +342,7 @@ class Trainer:
             parameters=context.replica.numel,
             task=context.task.name,
             may_differ=list(context.strategy.may_differ),
+            loader_workers=context.loader.workers,
             still_cached=context.loader.still_cached,
         )
         context.write_row(row)

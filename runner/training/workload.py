@@ -1,5 +1,7 @@
 """Workload of one rank: model, task, batch order and loader, made from a run's configuration."""
 
+import math
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ...datasets.data import Data, Movable
+from ...datasets.data import Augmentable, Data, Movable, Split
 from ...datasets.image_files import ImageFiles, MaskedFiles
 from ...datasets.sampler import Sampler
 from ...datasets.stream_seeds import stream_seed
@@ -24,6 +26,9 @@ from .loader import Ahead, Loader
 from .packed_loader import PackedLoader, ReaderOrder
 from .packed_set import PackedSet
 from .precision import DTYPES
+
+MOST_WORKERS = 16  # of a rank, where their number is auto
+_SHARED_MEMORY = Path("/dev/shm")  # through which workers hand over their batches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,15 +143,34 @@ def _loader(
         return PackedLoader(batch_order, data.train, seed, comm)
     loader = Loader(data.train, batch_order, seed)
     on_host = not isinstance(data.train, Movable) or data.train.device.type == "cpu"
-    if launcher.loader_workers > 0 and on_host:
+    workers = loader_workers(config, data, device, len(comm.topology.on_node(comm.node)))
+    if workers > 0 and on_host:
         loader = Ahead(
             data.train,
             batch_order,
             seed,
-            workers=launcher.loader_workers,
+            workers=workers,
             prefetch=launcher.prefetch_batches,
             pin=device.type == "cuda",
         )
     if isinstance(data.train, ImageFiles | MaskedFiles) and launcher.real_time and comm.local_rank == 0:
         loader.still_cached = cached(Path(data.train.root), data.train.paths)
     return loader
+
+
+def loader_workers(config: RunConfig, data: Data, device: torch.device, ranks: int) -> int:
+    """Loader workers of a rank on a node of so many `ranks`; auto: as many as its cores and memory allow.
+
+    On CPUs they would take cores from the ranks; samples that lie in memory as they are need none.
+    """
+    launcher, samples = config.launcher, data.train
+    if isinstance(launcher.loader_workers, int):
+        return launcher.loader_workers
+    in_memory = not isinstance(samples, Augmentable) or (isinstance(samples, Split) and not samples.augment)
+    if device.type != "cuda" or in_memory or not launcher.real_time:
+        return 0
+    of_rank = -(-config.train.global_batch_size // config.cluster.ranks)
+    ahead = of_rank * math.prod(data.shape) * torch.float32.itemsize * launcher.prefetch_batches
+    # Too little of it (a container's is 64 MiB) would kill the workers. The half is left to others.
+    room = shutil.disk_usage(_SHARED_MEMORY).free // (2 * ranks)
+    return min(MOST_WORKERS, torch.get_num_threads() - 1, room // ahead)

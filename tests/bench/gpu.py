@@ -4,6 +4,7 @@
     function    four ranks on two nodes share the device, joined by gloo: each strategy takes its steps, is
                 stopped halfway and resumed
     nccl        NCCL in groups of this rank alone: DDP's hook, streams, and each strategy over them
+    virtual     64 virtual ranks of `launcher=simulated` on the GPU, with their gradients
 
 A line per figure, as of the other benches; exit 1 if one is short, 2 where there is nothing to measure on.
 `device=cpu model=small_cnn image=8 batch=8 blocks=5 steps=4` tries all of it without a GPU.
@@ -19,6 +20,7 @@ from typing import Any
 
 import gpu_nccl
 import gpu_runs
+import gpu_virtual
 import torch
 from figures import Figure
 from gpu_options import Options, parse
@@ -38,6 +40,7 @@ MEASURES: dict[str, Callable[[Options], Iterable[Figure]]] = {
     "loop": gpu_loop,
     "function": gpu_runs.function,
     "nccl": gpu_nccl.nccl,
+    "virtual": gpu_virtual.virtual,
 }
 
 

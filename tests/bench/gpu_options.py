@@ -10,7 +10,7 @@ from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig
 from daso_bench.runner.config.parts import PRECISIONS
 from daso_bench.strategies.errors import ConfigError, at_least, one_of
 
-PARTS = ("loop", "function", "nccl")
+PARTS = ("loop", "function", "nccl", "virtual")
 SMALL = "small_cnn"
 
 

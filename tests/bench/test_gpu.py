@@ -9,13 +9,16 @@ from typing import Any
 import gpu
 import gpu_nccl
 import gpu_runs
+import gpu_virtual
 import loop_overhead
 import pytest
 import torch
 from figures import Figure
 from gpu_options import Options, parse
 
+from daso_bench.models.small import SmallCNN
 from daso_bench.runner.records.run_directory import Outcome
+from daso_bench.strategies.ddp import DDP
 
 SMALL = ["device=cpu", "model=small_cnn", "image=8", "batch=8", "blocks=5", "steps=4"]
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -161,8 +164,44 @@ def test_each_strategy_runs_as_one_rank_of_four(monkeypatch: pytest.MonkeyPatch)
     figures = {figure.name: figure for figure in gpu_nccl.nccl(parse(SMALL))}
     assert [figure.detail for figure in figures.values() if not figure.ok] == []
     assert list(figures)[-4:] == ["gpu_ddp_over_torch", *(f"gpu_nccl_{arm.name}" for arm in chosen)]
+    assert "geometric mean of 30 pairs" in figures["gpu_ddp_over_torch"].detail
     assert figures["gpu_nccl_hook"].value == 0
     assert figures["gpu_nccl_buckets"].value >= 2
+
+
+# ------------------------------------------------------------------ virtual
+
+
+def test_virtual_ranks_are_timed_through_the_whole_product_and_against_a_bare_loop(tmp_path: Path):
+    file = tmp_path / "virtual.json"
+    assert gpu.main([*SMALL, "batch=2", "only=virtual", f"json={file}"]) == 0
+    rows = {row["name"]: row for row in json.loads(file.read_text())["figures"]}
+    assert list(rows) == [f"gpu_virtual_tiny_{name}_over_bare" for name in ("ddp", "daso")]
+    assert all(0 < row["value"] < 100 for row in rows.values())
+
+
+@pytest.mark.parametrize("way", [gpu_virtual.copied_in, gpu_virtual.stacked])
+def test_the_bare_loops_train_every_rank(way: Any):
+    model = SmallCNN(norm="batch")
+    tiny = gpu_virtual.Load(name="tiny", model=model, ranks=4, batch=8, side=8, classes=10, precision="fp32")
+    step = way(tiny.run(DDP), torch.device("cpu"))
+    losses = [float(step().mean()) for _ in range(4)]
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize(
+    ("gpu_name", "value", "limits"),
+    [("NVIDIA H200", 3000, [2900, 3600, 35_000]), ("A100", 0.75, [0.85] * 3)],
+)
+def test_limits_are_of_one_gpu_and_elsewhere_of_the_bare_loop(
+    gpu_name: str, value: float, limits: list[float], monkeypatch: pytest.MonkeyPatch
+):
+    rates = {"timed_run": 3000.0, "bare_loop": 4000.0}
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: gpu_name)
+    monkeypatch.setattr(gpu_virtual, "images_per_s", lambda each, kind, entry: rates[entry])
+    figures = list(gpu_virtual.virtual(parse([])))
+    assert [figure.limit for figure in figures[::2]] == limits
+    assert {figure.value for figure in figures} == {value}
 
 
 @pytest.mark.gpu

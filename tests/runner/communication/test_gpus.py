@@ -17,13 +17,13 @@ from daso_bench.runner.communication import gpus
 from daso_bench.runner.communication.gpus import device_of
 from daso_bench.runner.config import load
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig, LinkConfig, LinksConfig
-from daso_bench.runner.config.launchers import EmulatedConfig, LauncherConfig, LocalConfig
+from daso_bench.runner.config.launchers import EmulatedConfig, LauncherConfig, LocalConfig, TorchrunConfig
 from daso_bench.runner.launch import local
 from daso_bench.runner.records.json_lines import read_json
 from daso_bench.strategies.errors import ConfigError, MachineError
 from daso_bench.strategies.topology import Topology
 
-LOCAL = LocalConfig()
+LOCAL, TORCHRUN = LocalConfig(), TorchrunConfig()
 SHAPED = LinksConfig(inter=LinkConfig(rate_gbit=1))
 
 
@@ -104,8 +104,16 @@ def test_ranks_that_take_gpus_share_those_of_their_node_in_order(monkeypatch: py
     visible(monkeypatch, 2)
     kinds = ("cpu", "cuda", "cuda", "cuda", "cpu", "cuda")
     hardware, topology = cluster(*kinds, nodes=2, ranks=3), Topology.of([3, 3])
-    devices = [str(device_of(hardware, LOCAL, topology, rank)) for rank in range(6)]
+    devices = [str(device_of(hardware, TORCHRUN, topology, rank)) for rank in range(6)]
     assert devices == ["cpu", "cuda:0", "cuda:1", "cuda:0", "cpu", "cuda:1"]
+
+
+def test_nodes_that_are_all_on_this_machine_have_gpus_of_their_own(monkeypatch: pytest.MonkeyPatch):
+    visible(monkeypatch, 4)
+    for hardware in (cluster(nodes=2), cluster("cuda", nodes=2)):
+        devices = [device_of(hardware, LOCAL, Topology.of([2, 2]), rank).index for rank in range(4)]
+        assert devices == [0, 1, 2, 3]
+    assert device_of(cluster(nodes=2), TORCHRUN, Topology.of([2, 2]), 3).index == 1
 
 
 def test_a_rank_that_is_to_take_a_gpu_where_there_is_none_is_refused(monkeypatch: pytest.MonkeyPatch):
@@ -126,8 +134,11 @@ def test_more_ranks_than_gpus_are_refused_unless_they_may_share(monkeypatch: pyt
     for launcher in (LOCAL, LocalConfig(allow_oversubscription=True)):  # cores are another matter
         with pytest.raises(MachineError, match=r"2 are visible; .*launcher\.share_gpus=true"):
             device_of(hardware, launcher, topology, 2)
-    shared = [device_of(hardware, LocalConfig(share_gpus=True), topology, rank).index for rank in range(4)]
-    assert shared == [0, 1, 0, 1]
+    for asked, launcher in ((hardware, LocalConfig(share_gpus=True)), (cluster(ranks=4), LOCAL)):
+        assert [device_of(asked, launcher, topology, rank).index for rank in range(4)] == [0, 1, 0, 1]
+    for launcher in (LocalConfig(share_gpus=False), TORCHRUN):  # asked for, or with a batch system
+        with pytest.raises(MachineError, match="2 are visible"):
+            device_of(cluster(ranks=4), launcher, topology, 2)
 
 
 @pytest.mark.parametrize("launcher", [EmulatedConfig(), LocalConfig(network="modelled")])
@@ -150,8 +161,8 @@ def test_an_emulated_rank_takes_a_gpu_only_if_it_is_told_to(
     [
         (["a", "cpu", "b", "cpu"], {}, "cluster.device.kind: ranks 1, 3 of 4 see no GPU, and the others do"),
         (["cpu", "a"], {"share": True}, "cluster.device.kind: rank 0 of 2 sees no GPU, and the others do"),
-        (["a", "b", "a", "a"], {}, "launcher.share_gpus=false: 3 ranks would share a GPU"),
-        (["a", "cpu", "a"], {"mixed": True}, "launcher.share_gpus=false: 2 ranks would share a GPU"),
+        (["a", "b", "a", "a"], {}, "launcher.share_gpus: 3 ranks would share a GPU"),
+        (["a", "cpu", "a"], {"mixed": True}, "launcher.share_gpus: 2 ranks would share a GPU"),
         (["a", "b"], {}, None),
         (["cpu", "cpu"], {}, None),
         (["a", "cpu"], {"mixed": True}, None),
@@ -224,10 +235,14 @@ def test_ranks_that_share_a_gpu_are_joined_by_gloo_where_that_was_asked_for(monk
     assert all("launcher.share_gpus=true" in results for results in refused)
 
 
-def test_times_of_ranks_that_share_a_gpu_are_not_valid_and_say_why(tmp_path: Path):
+@pytest.mark.parametrize("asked", [{}, {"share_gpus": True}, {"share_gpus": False}])
+def test_times_of_ranks_that_share_a_gpu_are_not_valid_and_say_why(asked: dict[str, Any], tmp_path: Path):
     """Two ranks take their CPU for the same GPU."""
-    cfg = config(ranks=[2], epochs=1, results=tmp_path, launcher={"share_gpus": True})
+    cfg = config(ranks=[2], epochs=1, results=tmp_path, launcher=asked)
     directory, outcome = launch(cfg, entry="gloo_entries_gpu:on_one_gpu")
+    if asked.get("share_gpus") is False:
+        assert "2 ranks would share a GPU, which nobody asked for" in (outcome.reason or "")
+        return
     assert outcome.status == "finished", outcome.details
     status = read_json(directory.path / "status.json")
     assert status["timing"]["valid"] is False

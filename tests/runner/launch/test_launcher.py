@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from runs import config
 
@@ -61,6 +62,37 @@ def test_a_dry_run_tells_the_threads_that_the_run_takes(
     assert f"1 ranks on 1 nodes (1 x 1), {said} each, local" in capsys.readouterr().out
     assert run(words) == 0
     assert [(one["threads"], one["workers"]) for one in started] == [(12 - workers, workers)]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "more", "said"),
+    [
+        (1, [], "4 ranks share 1 GPU, joined by gloo: its times are not valid (launcher.share_gpus=auto)"),
+        (3, ["launcher.share_gpus=true"], "4 ranks share 3 GPUs, joined by gloo: its times are not valid"),
+        (4, [], None),
+        (0, [], None),
+        (1, ["cluster.device.kind=cpu"], None),
+        (1, ["cluster.device.kind=cuda"], None),  # refused by the ranks, as is the next one
+        (1, ["launcher.share_gpus=false"], None),
+    ],
+)
+def test_the_first_command_says_that_ranks_share_a_gpu(
+    gpus: int,
+    more: list[str],
+    said: str | None,
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    done = Outcome(status="finished", reason=None, exit_code=0, summary={}, details="")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(local, "launch", lambda directory, **settings: done)
+    monkeypatch.setattr(local, "warm", lambda: None)
+    for words in (["--dry-run"], []):
+        assert run([*words, "strategy=daso", "model=resnet50", "train.epochs=3", *more]) == 0
+        shown = capsys.readouterr().out
+        assert ("ranks share" in shown) is (said is not None)
+        assert said is None or said in shown
 
 
 PLUG_IN = """

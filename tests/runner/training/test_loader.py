@@ -8,7 +8,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,7 +29,10 @@ from daso_bench.datasets.imagefolder import ImageFolder
 from daso_bench.datasets.pixels import BadImage
 from daso_bench.datasets.sampler import Sampler
 from daso_bench.datasets.transforms import recipe
+from daso_bench.runner.config.cluster import LinkConfig, LinksConfig
+from daso_bench.runner.config.launchers import LocalConfig
 from daso_bench.runner.config.run_config import RunConfig
+from daso_bench.runner.training import workload
 from daso_bench.runner.training.batch_order import BatchOrder, GlobalOrder, IndependentOrder
 from daso_bench.runner.training.loader import MARGIN, Ahead, BatchMemory, Loader
 from daso_bench.strategies.base import Shares
@@ -225,7 +230,7 @@ def test_a_signal_to_the_whole_group_ends_no_worker(tmp_path: Path) -> None:
 
 
 def trained(cfg: RunConfig) -> list[tuple[Any, ...]]:
-    return history(finished(cfg, workers=cfg.launcher.loader_workers)[0])
+    return history(finished(cfg, workers=cfg.launcher.asked_workers)[0])
 
 
 def test_workers_change_no_bit_of_a_run(tmp_path: Path) -> None:
@@ -239,6 +244,40 @@ def test_workers_change_no_bit_of_a_run(tmp_path: Path) -> None:
     steps = len(plain.dataset.load().train) // plain.train.global_batch_size
     assert steps > 2 * workers.launcher.prefetch_batches
     assert trained(workers) == result
+
+
+@pytest.mark.parametrize(
+    ("augment", "device", "launcher", "threads", "mib", "workers"),
+    [
+        ("flip", "cuda", {}, 8, 1000, 7),
+        ("flip", "cuda", {}, 64, 1000, 16),
+        ("flip", "cuda", {}, 1, 1000, 0),
+        ("flip", "cuda", {}, 8, 6, 3),  # each makes 16 batches of 32 KiB
+        ("none", "cuda", {}, 8, 1000, 0),  # nothing to be made
+        ("flip", "cpu", {}, 8, 1000, 0),
+        ("flip", "cuda", {"network": "modelled"}, 8, 1000, 0),
+        ("flip", "cpu", {"loader_workers": 2}, 8, 0, 2),
+        ("flip", "cuda", {"loader_workers": 0}, 8, 1000, 0),
+    ],
+)
+def test_workers_of_auto_are_what_feeds_a_gpu(
+    augment: str,
+    device: str,
+    launcher: dict[str, Any],
+    threads: int,
+    mib: int,
+    workers: int,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    usage = SimpleNamespace(free=mib * 2**20)
+    monkeypatch.setattr(workload, "shutil", SimpleNamespace(disk_usage=lambda folder: usage))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    cfg = config(ranks=[2], global_batch_size=1024, dataset=Blobs(samples=2048, augment=augment))
+    links = LinksConfig(inter=LinkConfig(rate_gbit=1.0)) if "network" in launcher else LinksConfig()
+    keys = LocalConfig(**{"prefetch_batches": 16, **launcher})
+    cfg = replace(cfg, cluster=replace(cfg.cluster, links=links), launcher=keys)
+    data = cfg.dataset.load()
+    assert workload.loader_workers(cfg, data, torch.device(device), ranks=2) == workers
 
 
 # ------------------------------------------------------------------ batches in shared memory
