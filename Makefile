@@ -7,9 +7,9 @@ with ?=
 
 .PHONY: demo test lint bench bench-gpu docs mutants placebo simulations reference chaos clean
 
-demo: $(VENV)/.base ## environment; ddp and daso as real processes, then `+study=quick` in virtual time; where the report is
+demo: $(VENV)/.base ## environment; ddp and daso as real processes, then three seeds of `+study=quick` in virtual time; where the report is
 	$(BIN)/daso-bench +study=quick launcher=local cluster=laptop strategy=ddp,daso seed=0
-	$(BIN)/daso-bench +study=quick
+	$(BIN)/daso-bench +study=quick seed=0,1,2
 
 test: $(VENV)/.dev ## environment and all tests
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
