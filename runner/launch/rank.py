@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -255,23 +255,36 @@ def run_all(task: RankTask, link: Link) -> None:
 def _pool(
     task: RankTask, config: RunConfig, attempt: int, facts: dict[str, Any], tick: Callable[[], None]
 ) -> GradientPool:
-    """The pool that computes gradients as the launcher asks, or as an earlier attempt has chosen.
+    """The pool that computes gradients as the launcher asks, or as was chosen before: by an earlier attempt,
+    or by another run of the same folder with the same work. Otherwise two runs would differ in bits by luck.
 
     `facts`, with the choice, are written to this attempt's environment.json.
     """
+    launcher, train = config.launcher, config.tree["train"]
+    asked = launcher.rank_compute if isinstance(launcher, SimulatedConfig) else "auto"
+    keys = ("global_batch_size", "precision", "channels_last", "accumulate")
+    work = {"asked": asked, "ranks": config.cluster.ranks, "on": facts["computed_on"]}
+    work |= {part: config.tree[part] for part in ("model", "dataset")} | {key: train[key] for key in keys}
     files = [task.run_dir / of_attempt("environment", number) for number in range(1, attempt + 1)]
-    earlier = [read_json(file).get("rank_compute") for file in files[:-1] if file.is_file()]
-    chosen = next((choice for choice in earlier if choice is not None), None)
-    asked = config.launcher.rank_compute if isinstance(config.launcher, SimulatedConfig) else "auto"
+    chosen = next(_choices(files[:-1]), None)
+    others = _choices(sorted(task.run_dir.parent.glob("*/environment.json")))
+    if chosen is None and asked == "auto":
+        chosen = next((choice for choice in others if choice["work"] == work), None)
     if chosen is not None:
         asked, facts["rank_compute"] = chosen["way"], chosen
     write_json(files[-1], facts)
 
     def record(choice: dict[str, Any]) -> None:
-        facts.setdefault("rank_compute", choice)  # an earlier attempt's says how it was chosen
+        facts.setdefault("rank_compute", {**choice, "work": work})  # the first says how it was chosen
         write_json(files[-1], facts)
 
     return GradientPool(config.cluster.ranks, tick, asked, record)
+
+
+def _choices(files: Iterable[Path]) -> Iterator[dict[str, Any]]:
+    """How gradients are computed, of those attempts that have chosen."""
+    facts = (read_json(file) for file in files if file.is_file())
+    return (fact["rank_compute"] for fact in facts if "rank_compute" in fact)
 
 
 def _device_of_all(config: RunConfig) -> torch.device:

@@ -74,9 +74,27 @@ def test_how_ranks_are_computed_is_recorded_and_kept():
     assert read_json(run / "environment_3.json")["rank_compute"] == kept
 
 
+def test_runs_of_a_folder_with_the_same_work_are_computed_alike():
+    more = ["cluster.ranks_per_node=4"]
+    assert code_of(*SMALL, *more, "strategy=ddp") == 0
+    (first,) = runs()
+    facts = read_json(first / "environment.json")
+    assert facts["rank_compute"]["way"] in ("stacked", "one_by_one")
+    marked = {**facts["rank_compute"], "way": "one_by_one", "step_s": {"one_by_one": 0.0}}
+    write_json(first / "environment.json", {**facts, "rank_compute": marked})
+    for words in (["strategy=hsgd"], ["strategy=hsgd", "train.global_batch_size=32"]):
+        assert code_of(*SMALL, *more, *words) == 0
+    same, other = sorted(
+        (read_json(run / "environment.json")["rank_compute"] for run in runs() if run != first),
+        key=lambda choice: choice != marked,
+    )
+    assert same == marked
+    assert other["step_s"] != marked["step_s"]
+
+
 def test_a_gpu_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]):
     assert code_of(*SMALL, "launcher.device=cuda") == 3
-    assert "launcher.device=cuda: torch sees no GPU" in capsys.readouterr().out
+    assert "launcher.device=cuda: torch sees no GPU" in capsys.readouterr().err
 
 
 def test_timing_only_through_the_command_line():
