@@ -6,7 +6,7 @@ draw from torch's own generator, so that is seeded for each sample, and restored
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -59,14 +59,22 @@ def check_normalisation(mean: Sequence[float], std: Sequence[float], channels: i
 def normalise(pixels: Tensor, *, mean: Sequence[float], std: Sequence[float]) -> Tensor:
     """(pixels / 255 - mean) / std of pixels uint8 [..., C, H, W]: float32 of the same shape.
 
-    mean, std: a number per channel, on a scale of 0 to 1.
+    mean, std: a number per channel, on a scale of 0 to 1. The result lies where the pixels do.
     """
-    shift, scale = (torch.tensor(values).mul_(255).view(-1, 1, 1) for values in (mean, std))
+    shift, scale = (for_pixels(tuple(values), pixels.device) for values in (mean, std))
+    if pixels.device.type != "cpu":
+        return pixels.to(torch.float32).sub_(shift).div_(scale)
     images = torch.empty(pixels.shape, dtype=torch.float32)
     # One by one, so that an image stays in the processor's cache for all three passes.
     for image, into in zip(pixels.flatten(0, -4), images.flatten(0, -4), strict=True):
         into.copy_(image).sub_(shift).div_(scale)
     return images
+
+
+@cache
+def for_pixels(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """The values [C, 1, 1] on a scale of 0 to 255. Kept: a GPU would be waited for each time."""
+    return torch.tensor(values).mul_(255).view(-1, 1, 1).to(device)
 
 
 # ------------------------------------------------------------------ random changes

@@ -18,12 +18,12 @@ class LauncherConfig:
 
     `loader_workers`: processes of each rank that make its batches ahead of time, `prefetch_batches` each; 0:
     the rank makes a batch when it needs it; auto: a rank on a GPU has one on each of its cores but one, at
-    most 16, for image files and augmented sets, every other rank none. `device_data_mib`: a rank on a GPU
-    keeps those splits there that together fit into so much memory, the training split first; not files on
-    disk, nor images that are changed one by one. `share_gpus`: more ranks than GPUs may run on a machine,
-    several on one; it is recorded as no valid timing; auto: they may where this program starts them and
-    `cluster.device.kind` is not given. `pin`: each rank has as many cores of its own as it has threads and
-    loader workers; workers of auto have cores of its threads.
+    most 16, for image files and augmented sets, every other rank none; virtual ranks share as many.
+    `device_data_mib`: a rank on a GPU keeps those splits there that together fit into so much memory, the
+    training split first; not files on disk, nor images that are changed one by one. `share_gpus`: more ranks
+    than GPUs may run on a machine, several on one; it is recorded as no valid timing; auto: they may where
+    this program starts them and `cluster.device.kind` is not given. `pin`: each rank has as many cores of its
+    own as it has threads and loader workers; workers of auto have cores of its threads.
     """
 
     run_by: ClassVar[str]  # dotted path of the `Launcher`

@@ -17,8 +17,9 @@ from ..training.context import Backend, Listener, Rows, TrainContext
 from ..training.device_model import Device, Profile, StepTime
 from ..training.packed_set import PackedSet, of_run
 from ..training.trainer import Trainer
-from ..training.workload import workload_of
+from ..training.workload import Workload, workload_of
 from .gradient_pool import GradientPool
+from .loader_pool import LoaderPool, pool_of
 from .simulated_communicator import CPU, SimulatedCommunicator
 from .simulated_replica import SimulatedReplica
 from .timeline import Timeline
@@ -98,6 +99,9 @@ def simulate(
     topology = Topology.of(config.cluster.ranks_of_nodes)
     packed = of_run(config.dataset, config.reader, data)
     data = on_device(data, computes_on, config.launcher.device_data_mib)
+    loaders = None if timing_only else pool_of(config, data, computes_on)
+    if loaders is not None:
+        data = loaders.reading(data)
     simulator = Simulator(topology, network, timeline)
     contexts: dict[int, TrainContext] = {}
     pool = pool or GradientPool(topology.ranks, tick)
@@ -105,7 +109,7 @@ def simulate(
     def body(rank: int) -> Outcome:
         comm = SimulatedCommunicator(simulator, rank, computes_on)
         of_rank = Device(rank, step_time) if device is None else device(rank)
-        backend = _backend(comm, of_rank, profile, pool, packed, remarks, computes_on)
+        backend = _backend(comm, of_rank, profile, pool, packed, loaders, remarks, computes_on)
         if timing_only:
             assert profile is not None, "timing_only needs a profile"
             backend = _timing_only(backend, comm, of_rank, profile)
@@ -122,7 +126,11 @@ def simulate(
         )
         return loop(contexts[rank]).run()
 
-    results = simulator.run(body, until_ns=until_ns)
+    try:
+        results = simulator.run(body, until_ns=until_ns)
+    finally:
+        if loaders is not None:
+            loaders.close()
     return SimulatedRun(results, [contexts[rank] for rank in range(topology.ranks)])
 
 
@@ -132,11 +140,16 @@ def _backend(
     profile: Profile | None,
     pool: GradientPool,
     packed: PackedSet | None,
+    loaders: LoaderPool | None,
     remarks: tuple[str, ...],
     computes_on: torch.device,
 ) -> Backend:
     def spend(what: str, samples: int) -> None:
         comm.simulator.advance(comm.rank, device.spend_ns(what, samples))
+
+    def make_workload(*of_rank: Any) -> Workload:
+        workload = workload_of(*of_rank, packed=packed, reads=READS, own_workers=False)
+        return workload if loaders is None else replace(workload, loader=loaders.loader(workload.loader))
 
     return Backend(
         "simulated",
@@ -145,7 +158,7 @@ def _backend(
         computes_on,
         started_ns=0,
         spend=spend,
-        make_workload=partial(workload_of, packed=packed, reads=READS),
+        make_workload=make_workload,
         remarks=remarks,
     )
 

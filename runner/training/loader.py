@@ -152,7 +152,7 @@ class Ahead(Loader):
             persistent_workers=True,
             multiprocessing_context=context,
             pin_memory=pin,
-            worker_init_fn=partial(_begin_worker, os.getpid()),
+            worker_init_fn=partial(begin_worker, os.getpid()),
             # Each pass draws a number, which must not come from the rank's generator (dropout).
             generator=torch.Generator(),
         )
@@ -167,10 +167,7 @@ class Ahead(Loader):
         try:
             place, slot, batch = next(self._batches)
         except (OSError, EOFError) as error:  # a worker died while it sent
-            raise RuntimeError(
-                "a process that loads batches has ended (killed? out of memory?): launcher.loader_workers="
-                f"{self.workers}"
-            ) from error
+            raise worker_ended(self.workers) from error
         if isinstance(batch, Exception):
             raise batch
         here = self.batch_order.place(progress)
@@ -232,10 +229,17 @@ class _Fetch(Dataset[Any]):
                 return place, slot, training_batch(self.samples, indices, key)
             return place, slot, self.memory.put(slot, *self.samples.changed(indices, key))
         except Exception as error:  # the rank raises it: PyTorch would wrap it
-            return place, slot, _portable(error)
+            return place, slot, portable(error)
 
 
-def _portable(error: Exception) -> Exception:
+def worker_ended(workers: int) -> RuntimeError:
+    """The error where one of so many worker processes is gone."""
+    return RuntimeError(
+        f"a process that loads batches has ended (killed? out of memory?): launcher.loader_workers={workers}"
+    )
+
+
+def portable(error: Exception) -> Exception:
     """The error with the worker's traceback as a note; a RuntimeError instead if it cannot be pickled."""
     error.add_note("".join(traceback.format_exception(error)))
     try:
@@ -249,7 +253,7 @@ def _as_it_is(item: Any) -> Any:
     return item
 
 
-def _begin_worker(rank_pid: int, worker: int) -> None:
+def begin_worker(rank_pid: int, worker: int = 0) -> None:
     """Begin a worker process, which must not outlive its rank.
 
     It ignores SIGTERM, which the whole process group may get: the rank needs its workers until it has saved.

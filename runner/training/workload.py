@@ -49,10 +49,12 @@ def workload_of(
     *,
     packed: PackedSet | None = None,
     reads: bool = True,
+    own_workers: bool = True,
 ) -> Workload:
     """The workload of a configuration.
 
     `packed`: the open file of a reader; `reads`: whether training reads it, else it only orders the samples.
+    `own_workers`: the rank may have loader workers of its own.
     The model is initialised from torch's generator, which is then seeded for this rank's dropout. Raises
     ConfigError: batch normalisation would see a single sample.
     """
@@ -72,7 +74,7 @@ def workload_of(
         model=model,
         task=config.task(data.classes),
         batch_order=batch_order,
-        loader=_loader(config, data, batch_order, comm, device, reads=reads),
+        loader=_loader(config, data, batch_order, comm, device, reads=reads, own_workers=own_workers),
     )
 
 
@@ -137,14 +139,17 @@ def _loader(
     device: torch.device,
     *,
     reads: bool,
+    own_workers: bool,
 ) -> Loader:
     launcher, seed = config.launcher, stream_seed(config.seed, "augmentation")
     if isinstance(batch_order, ReaderOrder) and reads:
         return PackedLoader(batch_order, data.train, seed, comm)
     loader = Loader(data.train, batch_order, seed)
-    on_host = not isinstance(data.train, Movable) or data.train.device.type == "cpu"
-    workers = loader_workers(config, data, device, len(comm.topology.on_node(comm.node)))
-    if workers > 0 and on_host:
+    if not own_workers:
+        return loader
+    room = free_shared_memory() // len(comm.topology.on_node(comm.node))
+    workers = loader_workers(config, data, device, cores=torch.get_num_threads(), room=room)
+    if workers > 0:
         loader = Ahead(
             data.train,
             batch_order,
@@ -158,19 +163,25 @@ def _loader(
     return loader
 
 
-def loader_workers(config: RunConfig, data: Data, device: torch.device, ranks: int) -> int:
-    """Loader workers of a rank on a node of so many `ranks`; auto: as many as its cores and memory allow.
+def free_shared_memory() -> int:
+    """Bytes of shared memory for batches: half of what is free, the rest is left to others."""
+    return shutil.disk_usage(_SHARED_MEMORY).free // 2
+
+
+def loader_workers(config: RunConfig, data: Data, device: torch.device, *, cores: int, room: int) -> int:
+    """Loader workers for a rank, or for all virtual ranks, with so many cores and bytes of shared memory.
 
     On CPUs they would take cores from the ranks; samples that lie in memory as they are need none.
     """
     launcher, samples = config.launcher, data.train
+    if isinstance(samples, Movable) and samples.device.type != "cpu":
+        return 0
     if isinstance(launcher.loader_workers, int):
         return launcher.loader_workers
     in_memory = not isinstance(samples, Augmentable) or (isinstance(samples, Split) and not samples.augment)
-    if device.type != "cuda" or in_memory or not launcher.real_time:
+    if device.type != "cuda" or in_memory or launcher.asked_network != "none":
         return 0
     of_rank = -(-config.train.global_batch_size // config.cluster.ranks)
     ahead = of_rank * math.prod(data.shape) * torch.float32.itemsize * launcher.prefetch_batches
-    # Too little of it (a container's is 64 MiB) would kill the workers. The half is left to others.
-    room = shutil.disk_usage(_SHARED_MEMORY).free // (2 * ranks)
-    return min(MOST_WORKERS, torch.get_num_threads() - 1, room // ahead)
+    # Too little memory (a container has 64 MiB) would kill the workers.
+    return min(MOST_WORKERS, cores - 1, room // ahead)

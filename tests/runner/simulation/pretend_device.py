@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
+from daso_bench.datasets import transforms
 from daso_bench.runner.training import checkpoint
 
 DEVICE = torch.device("meta")
@@ -91,4 +92,5 @@ def pretend_device() -> Iterator[None]:
         patch.setattr(checkpoint, "write_file", lambda path, content: write(path, on_cpu(content)))
         patch.setattr(optimizers, "_get_fused_kernels_supported_devices", lambda: ["meta"])
         yield
+    transforms.for_pixels.cache_clear()
     _memories.clear()

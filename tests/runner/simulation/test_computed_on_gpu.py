@@ -15,8 +15,6 @@ from daso_bench.datasets.data import SPLITS, Split, on_device
 from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.models.small import SmallCNN
 from daso_bench.runner.communication import gpus
-from daso_bench.runner.simulation.simulated_communicator import CPU
-from daso_bench.runner.training.loader import Ahead
 
 GPU = pytest.param(
     "cuda:0",
@@ -75,14 +73,3 @@ def test_splits_that_fit_lie_on_the_device_and_give_the_same_batches():
                 batch = moved.split(name).batch(indices)
                 assert [part.device == DEVICE for part in batch] == [there == "1"] * 2
                 assert all(map(torch.equal, on_cpu(batch), data.split(name).batch(indices)))
-
-
-@pytest.mark.parametrize("resident", [False, True])
-def test_loader_workers_of_virtual_ranks_change_no_bit_and_end_where_data_lie_there(resident: bool):
-    wanted = simulated(config(ranks=[2], epochs=2)).contexts
-    cfg = config(ranks=[2], epochs=2, launcher={"loader_workers": 1, "device_data_mib": resident})
-    with pretend_device() if resident else nullcontext():
-        made = simulated(cfg, computes_on=DEVICE if resident else CPU).contexts
-        models = [on_cpu(context.replica.flat()) for context in made]
-    assert {isinstance(context.loader, Ahead) for context in made} == {not resident}
-    assert all(torch.equal(mine, theirs.replica.flat()) for mine, theirs in zip(models, wanted, strict=True))

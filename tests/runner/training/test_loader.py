@@ -271,13 +271,13 @@ def test_workers_of_auto_are_what_feeds_a_gpu(
 ):
     usage = SimpleNamespace(free=mib * 2**20)
     monkeypatch.setattr(workload, "shutil", SimpleNamespace(disk_usage=lambda folder: usage))
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     cfg = config(ranks=[2], global_batch_size=1024, dataset=Blobs(samples=2048, augment=augment))
     links = LinksConfig(inter=LinkConfig(rate_gbit=1.0)) if "network" in launcher else LinksConfig()
     keys = LocalConfig(**{"prefetch_batches": 16, **launcher})
     cfg = replace(cfg, cluster=replace(cfg.cluster, links=links), launcher=keys)
     data = cfg.dataset.load()
-    assert workload.loader_workers(cfg, data, torch.device(device), ranks=2) == workers
+    room = workload.free_shared_memory() // 2  # of two ranks
+    assert workload.loader_workers(cfg, data, torch.device(device), cores=threads, room=room) == workers
 
 
 # ------------------------------------------------------------------ batches in shared memory
