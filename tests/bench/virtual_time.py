@@ -1,5 +1,6 @@
 """What virtual time costs: ranks with their gradients, and an epoch of ImageNet's clock."""
 
+import statistics
 import time
 from typing import Any
 
@@ -7,16 +8,19 @@ import torch
 from figures import Figure
 from processes import configuration
 
+from daso_bench.datasets.dataset import Dataset
 from daso_bench.datasets.digits import Digits
 from daso_bench.datasets.synthetic import Synthetic
+from daso_bench.models.cifar_resnet import CifarResNet
 from daso_bench.models.small import SmallCNN
-from daso_bench.models.spec import InputSpec
+from daso_bench.models.spec import InputSpec, Model
 from daso_bench.models.torchvision_zoo import Torchvision
 from daso_bench.runner.communication.link_costs import AlphaBeta
 from daso_bench.runner.config.cluster import ClusterConfig, DeviceConfig
 from daso_bench.runner.config.parts import TrainConfig
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.simulation import timing_only
+from daso_bench.runner.simulation.gradient_pool import GradientPool
 from daso_bench.runner.simulation.simulated_world import simulate
 from daso_bench.runner.training.device_model import ClusterDevice, Profile
 from daso_bench.strategies.daso import DASO
@@ -28,6 +32,7 @@ DEVICE = DeviceConfig(samples_per_second=2000.0, fixed_ms=3.0, jitter="gaussian"
 STEPS, SAMPLES_OF_RANK = 100, 8
 IMAGENET, BATCH_OF_RANK = 1_281_167, 32
 FEW_STEPS = 200
+WAYS, PAIRS = ("stacked", "one_by_one"), 4
 EMPTY = Profile.by_size([])
 
 
@@ -48,7 +53,32 @@ def virtual_time() -> list[Figure]:
         *figures,
         Figure("virtual_imagenet_epoch_1024_ranks_s", many, 10, "DASO, ResNet-50, timing only"),
         Figure("virtual_cost_of_a_rank_step_1024_over_16", growth, 1.5, "linear in the ranks is 1"),
+        chosen_over_fastest(),
     ]
+
+
+def chosen_over_fastest() -> Figure:
+    """Time of the way that auto takes for ResNet-20 with batch normalisation over that of the fastest way."""
+    ranks, steps, choices = 16, 2, list[str]()
+    for _ in range(2):  # whether it takes another one the next time is a part of the question
+        of_auto = GradientPool(ranks, asked="auto", on_choice=lambda choice: choices.append(choice["way"]))
+        resnet20(ranks, steps=1, pool=of_auto)
+    ratios, took = [], {way: list[float]() for way in WAYS}
+    for pair in range(PAIRS):
+        for way in WAYS if pair % 2 else WAYS[::-1]:
+            took[way].append(resnet20(ranks, steps=steps, pool=GradientPool(ranks, asked=way)))
+        fastest = min(took[way][-1] for way in WAYS)
+        ratios += [took[way][-1] / fastest for way in choices]
+    ratio = statistics.geometric_mean(took["one_by_one"]) / statistics.geometric_mean(took["stacked"])
+    name, value = "virtual_resnet20_16_ranks_chosen_over_fastest", statistics.geometric_mean(ratios)
+    detail = f"auto took {', '.join(choices)}; one by one over stacked: {ratio:.3f}"
+    return Figure(name, value, 1.1, detail, samples=tuple(ratios))
+
+
+def resnet20(ranks: int, *, steps: int, pool: GradientPool) -> float:
+    """Seconds of a run of ResNet-20 with batch normalisation, 8 samples a rank, without an evaluation."""
+    noise = Synthetic(samples=SAMPLES_OF_RANK * ranks * steps, test_samples=1, height=32, width=32)
+    return with_numbers(DDP, ranks=ranks, steps=steps, model=CifarResNet(depth=20), dataset=noise, pool=pool)
 
 
 def steps_of(ranks: int) -> int:
@@ -56,13 +86,21 @@ def steps_of(ranks: int) -> int:
     return -(-IMAGENET // (ranks * BATCH_OF_RANK))
 
 
-def with_numbers(kind: type[Any], *, ranks: int, steps: int) -> float:
-    """Seconds of a run with gradients, from the first step to the end."""
+def with_numbers(
+    kind: type[Any],
+    *,
+    ranks: int,
+    steps: int,
+    model: Model | None = None,
+    dataset: Dataset | None = None,
+    pool: GradientPool | None = None,
+) -> float:
+    """Seconds of a run with gradients, from the first step to the end; default: the small CNN on digits."""
     config = configuration(
         strategy_class=kind,
         strategy=kind.Config(),
-        model=SmallCNN(),
-        dataset=Digits(),
+        model=model or SmallCNN(),
+        dataset=dataset or Digits(),
         cluster=ClusterConfig(nodes=ranks // 4, ranks_per_node=(4,)),
         train=TrainConfig(
             epochs=1000,
@@ -73,7 +111,7 @@ def with_numbers(kind: type[Any], *, ranks: int, steps: int) -> float:
         ),
     )
     data = config.dataset.load()
-    return timed(config, data, device=lambda rank: ClusterDevice(DEVICE, rank, EMPTY, 0))
+    return timed(config, data, device=lambda rank: ClusterDevice(DEVICE, rank, EMPTY, 0), pool=pool)
 
 
 def imagenet_epoch(ranks: int) -> float:
