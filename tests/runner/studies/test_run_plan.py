@@ -127,7 +127,7 @@ def test_more_ranks_than_cores_are_refused_where_not_allowed(
     assert world.run([Request(words=(), config=strict)])[0].outcome.status == "impossible"
     run_one(PlannedRun.of(asked), world.start)
     assert world.started == ["A0"]
-    for elsewhere in (SimulatedConfig(), TorchrunConfig(), SlurmConfig()):
+    for elsewhere in (SimulatedConfig(timing_only=True), TorchrunConfig(), SlurmConfig()):
         launcher = dataclasses.replace(elsewhere, allow_oversubscription=False)
         run: Any = types.SimpleNamespace(cluster=asked.cluster, launcher=launcher)
         launcher_of(run).refuse(run)
