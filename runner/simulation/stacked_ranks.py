@@ -11,7 +11,6 @@ copied into its model.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -66,23 +65,29 @@ class StackedRanks(RankCompute):
         def stacked(tensors: str, name: str) -> Tensor:
             return torch.stack([getattr(step, tensors)[name].detach() for step in full])
 
-        homes = [step.home for step in full if step.home is not None]
-        of_models = partial(stacked, "parameters")
-        trained = self._split(torch.stack(homes)) if len(homes) == len(full) else map(of_models, self._names)
+        rows = torch.stack([self._vector(step) for step in full])
+        trained = dict(zip(self._names, self._split(rows), strict=True))
         fixed = sorted(steps[0].parameters.keys() - set(self._names))
         buffers = {name: stacked("buffers", name) for name in steps[0].buffers}
         inputs = torch.stack([step.inputs for step in full])
         targets = torch.stack([step.targets for step in full])
         weights = torch.tensor([step.weight for step in full], dtype=inputs.dtype, device=inputs.device)
-        parameters = dict(zip(self._names, trained, strict=True))
-        rest = {name: of_models(name) for name in fixed} | buffers
-        gradients, (_, losses) = self._together(parameters, rest, inputs, targets, weights)
-        return Stack(torch.cat([gradients[name].flatten(1) for name in self._names], 1), losses, buffers)
+        rest = {name: stacked("parameters", name) for name in fixed} | buffers
+        gradients, (_, losses) = self._together(trained, rest, inputs, targets, weights)
+        for name, place in trained.items():
+            place.copy_(gradients.pop(name))  # the parameters are not needed any more, their memory is
+        return Stack(rows, losses, buffers)
+
+    def _vector(self, step: Pending) -> Tensor:
+        """The trained parameters [m], in their order."""
+        if step.home is not None:
+            return step.home
+        return torch.cat([step.parameters[name].detach().flatten() for name in self._names])
 
     def _split(self, vectors: Tensor) -> list[Tensor]:
-        """Parameters by name [n, …] of vectors [n, m]."""
+        """Parameters by name [n, …] of vectors [n, m], in their memory."""
         parts = vectors.split([math.prod(shape) for shape in self._shapes], 1)
-        return [part.reshape(len(vectors), *shape) for part, shape in zip(parts, self._shapes, strict=True)]
+        return [part.view(len(vectors), *shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
     def _hand_out(self, steps: Sequence[Pending], stack: Stack) -> None:
         rows, places = stack.gradients[: len(steps)], [step.gradient_places() for step in steps]
