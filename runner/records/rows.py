@@ -142,12 +142,12 @@ class SegmentsRow(RecordRow):
 class SummaryRow(SegmentsRow):
     """The whole run at the end of an attempt.
 
-    `best_metrics`: `final_NAME` and `best_NAME` of what the model is judged by. `of_callbacks`: fields of the
-    callbacks (`run_queue_share`, `validity`).
+    `final_and_best`: `final_NAME` and `best_NAME` of what the model is judged by. `of_callbacks`: fields of
+    the callbacks (`run_queue_share`, `validity`).
     """
 
     kind = "summary"
-    merged = ("best_metrics", "of_callbacks")
+    merged = ("final_and_best", "of_callbacks")
     optional = ("digests", "reader", "loss_scaling", "gpu_memory", "untimed")
 
     status: str
@@ -157,7 +157,7 @@ class SummaryRow(SegmentsRow):
     to_target_wall_s: float | None
     to_target_samples: float | None
     crossing_s: float | None
-    best_metrics: Mapping[str, float | None]
+    final_and_best: Mapping[str, float | None]
     train_s: float
     samples_per_s: float | None
     parts_s: Seconds

@@ -20,7 +20,7 @@ from .statistics.several_arms import EACH_SIDE
 from .statistics.verdict import GAINS, LOSSES
 
 MARGIN_POINTS = 0.5  # so much less accuracy counts as equal, as in a claim that gives no margin
-IN_FULL = {  # remarks of verdicts, for page one
+OF_QUALITY = {  # remarks of verdicts on quality, and what they mean
     "quality lost": "the final metric is worse",
     "quality open": "a worse final metric is not excluded",
 }
@@ -223,7 +223,7 @@ def _paper_row(speedups: Speedups, group: Sequence[JudgedClaim]) -> dict[str, st
     claims: dict[str, dict[str, None]] = defaultdict(dict)  # by verdict with its first reason
     for one in group:
         why = next(iter((*one.verdict.remarks, *one.verdict.reasons)), "")
-        why = IN_FULL.get(why, why)
+        why = OF_QUALITY.get(why, why)
         headline = one.claim.headline.replace("fixed_work", "same epochs").replace("_", " ")
         claims[one.verdict.word + (f" ({why})" if why else "")][headline] = None
     return {

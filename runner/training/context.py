@@ -163,9 +163,10 @@ class TrainContext:
 
     def write_row(self, row: RecordRow) -> None:
         """Write a row into this rank's file, and on rank 0 into that of the run."""
-        self.rank_rows.write(row.as_row())
+        fields = row.as_row()
+        self.rank_rows.write(fields)
         if self.metrics is not None:
-            self.metrics.write(row.as_row())
+            self.metrics.write(fields)
 
     def interrupted(self) -> bool:
         """Whether the listener asks the run to stop."""

@@ -121,7 +121,7 @@ class TimeAccounting:
             to_target_wall_s=met.wall_s if met else None,
             to_target_samples=met.stamp_samples if met else None,
             crossing_s=met.scored_s if met else None,
-            best_metrics={
+            final_and_best={
                 **{f"final_{name}": last.get(name) for name in highest},
                 **{f"best_{name}": value for name, value in highest.items()},
             },

@@ -15,8 +15,9 @@ from ..section import Rows, Section, numbered
 
 CAPTION = (
     "Share of the baseline's time that an arm saves, with its interval; left of 0 it takes longer. Right:"
-    " the final metric, arm minus baseline. An arm without an open mark has no ratio of times to the target."
+    " the final metric, arm minus baseline."
 )
+NO_OPEN_MARK = " An arm without an open mark has no ratio of times to the target."
 
 
 class AnswerSection(Section):
@@ -144,7 +145,7 @@ Share of the time of <strong>{{ speedups.baseline.label }}</strong> that is save
             Plot(
                 file=file,
                 title="Time saved by each arm",
-                caption=CAPTION,
+                caption=CAPTION + NO_OPEN_MARK * (speedups.budget_s is not None),
                 table="speedups",
                 corner=words.world(
                     speedups.comparison.world,
