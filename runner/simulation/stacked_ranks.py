@@ -12,6 +12,7 @@ copied into its model.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -145,13 +146,26 @@ def _saved_by(alone: Callable[[], Tensor]) -> int:
 
 
 def _near(mine: Tensor, other: Tensor) -> bool:
-    distance, length = (torch.linalg.vector_norm(tensor.double()) for tensor in (mine - other, other))
-    return bool(distance <= NEAR * length)
+    mine, other = mine.double(), other.double()
+    distance, length = (torch.linalg.vector_norm(tensor) for tensor in (mine - other, other))
+    return torch.equal(mine, other) or bool(distance <= NEAR * length)  # equal: also where both are infinite
 
 
 def _loss_of(model: nn.Module, criterion: nn.Module) -> Any:
+    # Each module once, with all its names of a tensor: `tie_weights` of PyTorch 2.14 would leave the stack's
+    # tensors in a module that the model holds under two names.
+    name_of = {tensor: name for name, tensor in chain(model.named_parameters(), model.named_buffers())}
+    places = {
+        f"{path}.{name}".lstrip("."): name_of[tensor]
+        for path, module in model.named_modules()
+        for name, tensor in chain(module._parameters.items(), module._buffers.items())
+        if tensor is not None
+    }
+
     def loss(parameters: Named, rest: Named, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        value = criterion(functional_call(model, {**parameters, **rest}, (x,)), y)
+        named = {**parameters, **rest}
+        state = {place: named[name] for place, name in places.items()}
+        value = criterion(functional_call(model, state, (x,), tie_weights=False), y)
         return value * weight, value
 
     return loss
