@@ -136,7 +136,7 @@ class HSGD(Strategy):
         in_memory = config.level1 != "collective" and not memory.on_gpu
         others = 1 - plan.topology.nodes / plan.topology.ranks  # of a node's ranks, all but one
         shared = (1 + memory.states) * others if config.shared_weights and in_memory else 0
-        return super().copies_held(config, plan, memory) + memory.stacked - shared
+        return super().copies_held(config, plan, memory) + memory.in_sums - shared
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.replica, self.comm = replica, comm

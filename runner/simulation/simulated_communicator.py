@@ -29,7 +29,7 @@ class SimulatedWork(Work):
     def wait(self) -> None:
         for place, (operation, output) in enumerate(self.parts):
             self._wait_for(operation)
-            result = operation.results.get(self._comm.rank)
+            result = operation.results.pop(self._comm.rank, None)  # the last one to take it lets it go
             if output is not None and result is not None:
                 output.copy_(result)
             self.parts[place] = operation, None

@@ -10,7 +10,7 @@ copied into its model.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
@@ -80,6 +80,11 @@ class StackedRanks(RankCompute):
         gradients, (_, losses) = self._together(parameters, rest, inputs, targets, weights)
         return Stack(torch.cat([gradients[name].flatten(1) for name in self._names], 1), losses, buffers)
 
+    def _row(self, step: Pending, size: int, row: int) -> list[Tensor]:
+        """Gradients and buffers of one row of a stack of `size` equal steps."""
+        stack = self._stack([step], size)
+        return [rows[row].clone() for rows in (stack.gradients, *stack.buffers.values())]
+
     def _split(self, vectors: Tensor) -> list[Tensor]:
         """Parameters by name [n, …] of vectors [n, m]."""
         parts = vectors.split([math.prod(shape) for shape in self._shapes], 1)
@@ -115,20 +120,23 @@ class StackedRanks(RankCompute):
             return "the model does not use all parameters; a stack would give the others zeros"
         on_gpu = step.inputs.is_cuda
         memory = torch.cuda.get_device_properties(step.inputs.device).total_memory if on_gpu else MEMORY
-        numbers = sum(p.numel() for p in step.parameters.values())
-        most = min(MOST_NUMBERS // max(1, numbers), memory // 8 // max(1, saved))
+        most = min(most_stacked(step.parameters.values()), memory // 8 // max(1, saved))
         if most < 2 * FEWEST:
             return f"the model is large: a stack would hold {most} ranks, and has to hold {2 * FEWEST}"
-        small, large = self._stack([step]), self._stack([step], min(max(2 * FEWEST, self._ranks), most))
         # Of all gradients together: a single one may be 0 but for rounding.
-        pairs = [(small.gradients, large.gradients)]
-        pairs += zip(small.buffers.values(), large.buffers.values(), strict=True)
-        if not all((_near if on_gpu else torch.equal)(one[0], other[-1]) for one, other in pairs):
+        small = self._row(step, FEWEST, 0)
+        large = self._row(step, min(max(2 * FEWEST, self._ranks), most), -1)
+        if not all(map(_near if on_gpu else torch.equal, small, large)):
             return "gradients depend, in their bits, on the size of the stack"
-        if not all(_near(buffers[name], rows[0]) for name, rows in small.buffers.items()):
+        if not all(map(_near, buffers.values(), small[1:])):
             return "buffers become others in a stack"
         self._most[step.shapes] = most
         return None
+
+
+def most_stacked(parameters: Iterable[Tensor]) -> int:
+    """Ranks with these parameters that may share a stack, as far as its size decides."""
+    return MOST_NUMBERS // max(1, sum(parameter.numel() for parameter in parameters))
 
 
 def _saved_by(alone: Callable[[], Tensor]) -> int:

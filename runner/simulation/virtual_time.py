@@ -46,7 +46,7 @@ class Collective:
 
     def describe(self) -> str:
         """Its verb, its members and the ranks that are missing."""
-        missing = [member for member in self.members if member not in self.entered]
+        missing = [member for member in self.members if self.ready is None and member not in self.entered]
         return f"{self.verb} over {self.members} for ranks {missing}"
 
 

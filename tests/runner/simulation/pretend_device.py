@@ -23,7 +23,7 @@ from daso_bench.runner.training import checkpoint
 DEVICE = torch.device("meta")
 aten: Any = torch.ops.aten
 _parse_to: Any = torch._C._nn._parse_to  # pyright: ignore[reportAttributeAccessIssue] (PyTorch has no stub)
-_functorch: Any = torch._C._functorch
+_functorch: Any = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue] (no stub)
 _memories: dict[int, StorageWeakRef] = {}  # of its tensors; held weakly, no address is given out again
 
 

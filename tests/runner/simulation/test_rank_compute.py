@@ -147,8 +147,10 @@ class Crowded(Normalised):
         self.second.weight = self.first.weight
         self.fixed.requires_grad_(False)
         self.twice = self.again = nn.BatchNorm1d(20)
-        self.register_buffer("kept", torch.arange(20) % 3 > 0)
-        self.register_buffer("dropped", torch.full((20,), -torch.inf))
+        self.kept, self.dropped = (
+            nn.Buffer(torch.arange(20) % 3 > 0),
+            nn.Buffer(torch.full((20,), -torch.inf)),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.twice(self.first(self.norm(self.conv(x)).flatten(1)))
