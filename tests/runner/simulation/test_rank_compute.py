@@ -127,6 +127,14 @@ class Chooses(Noisy):
         return self.head(x.flatten(1)) if x.sum() > 0 else self.head(-x.flatten(1))
 
 
+class Remembers(Noisy):
+    """Keeps what the last pass computed: once it has run, it cannot be copied."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.last = self.head(x.flatten(1))
+        return self.last
+
+
 class Normalised(nn.Module):
     """A convolution with batch normalisation: every pass in training changes buffers."""
 
@@ -136,6 +144,14 @@ class Normalised(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(nn.functional.relu(self.norm(self.conv(x))).flatten(1))
+
+
+class Cumulative(Normalised):
+    """Its running statistics are means over all batches, whose number decides the weight of the next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(5, momentum=None)
 
 
 class Crowded(Normalised):
@@ -192,10 +208,13 @@ def pool_of(way: str, ranks: int, **more: Any) -> GradientPool:
     ("way", "ranks"), [("stacked", 8), ("stacked", 16), ("stacked", 64), ("graph", 8), ("one_by_one", 8)]
 )
 @pytest.mark.parametrize("sizes", [(6,), (6, 5)], ids=["even", "uneven"])
-@pytest.mark.parametrize("kind", [Normalised, Crowded])
+@pytest.mark.parametrize("kind", [Normalised, Crowded, Cumulative])
 def test_batch_norm_in_each_way_equals_each_alone(
     kind: type[nn.Module], way: str, ranks: int, sizes: tuple[int, ...]
 ):
+    if kind is Cumulative and way == "stacked":
+        pytest.skip("refused: the number of batches decides")
+
     def models() -> list[nn.Module]:
         torch.manual_seed(0)
         return [kind().double() for _ in range(ranks)]
@@ -300,6 +319,18 @@ def test_auto_takes_the_fastest_and_the_first_of_equals(
     pool.result(waiting[-1])
     assert choices == [{"way": chosen, "step_s": step_s, "refused": {}}]
     assert (set(alone) == set(range(ranks))) == (chosen == "one_by_one")
+
+
+@pytest.mark.parametrize(("kind", "refused"), [(Remembers, "graph"), (Cumulative, "stacked")])
+def test_auto_goes_on_with_the_ways_that_a_model_allows(kind: type[nn.Module], refused: str):
+    choices: list[dict[str, Any]] = []
+    pool = pool_of("auto", 8, on_choice=choices.append)
+    waiting, _ = pendings([kind() for _ in range(8)])
+    for step in waiting:
+        pool.submit(step)
+    assert pool.result(waiting[0])[1]
+    assert choices[0]["refused"].keys() == {refused}
+    assert choices[0]["way"] in choices[0]["step_s"].keys() == {"stacked", "graph", "one_by_one"} - {refused}
 
 
 def test_steps_are_as_before_when_they_have_been_timed():
