@@ -240,8 +240,7 @@ class PeriodicStrategy(Strategy):
         """End the round with the mean; with `progress` also with `outer`."""
         flat, m = self.payload, self.replica.numel
         self.model.pack(flat)
-        # An assignment would wait for a GPU.
-        flat[-1].fill_(float(self.stop_requested or self.replica.stop_requested))
+        self.comm.write_stop_flag(flat[-1], self.stop_requested or self.replica.stop_requested)
         self.mean(flat)
         mean = flat[:m]
         off = self.replica.flat().to(mean.dtype)

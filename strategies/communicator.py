@@ -108,6 +108,11 @@ class Communicator(ABC):
     """Whether all ranks live in one process (virtual time): they share memory on whatever device computes."""
 
     @property
+    def stop_possible(self) -> bool:
+        """Whether a message may carry a stop request: else nobody has to read its flag from a device."""
+        return True
+
+    @property
     def local_rank(self) -> int:
         """This rank's place in its node."""
         return self.topology.local_ranks[self.rank]
@@ -207,6 +212,10 @@ class Communicator(ABC):
         members = self._checked_members("barrier", group)
         if len(members) > 1:
             self._barrier_in_memory(group, members)
+
+    def write_stop_flag(self, flag: Tensor, number: float) -> None:
+        """Set the element `flag` [] of a message, above 0 for a stop request."""
+        flag.fill_(number)  # an assignment would wait for a GPU
 
     @abstractmethod
     def summing(self, link: Link) -> AbstractContextManager[None]:

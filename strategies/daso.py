@@ -367,6 +367,8 @@ class DASO(Strategy):
         self.rule = PlateauRule(self.config, *state["rule"])
         here = self.replica.here
         self.pending = [Transfer(start, due, q, here(buffer)) for start, due, q, buffer in state["pending"]]
+        for buffer in (transfer.buffer for transfer in self.pending if transfer.buffer is not None):
+            self.comm.write_stop_flag(buffer[-1], buffer[-1].item())  # a request may be on its way
         self.epoch_period = (self.rule.sync_every, self.rule.wait_batches)
 
     def record(self, progress: Progress) -> dict[str, Any]:
@@ -491,7 +493,7 @@ class DASO(Strategy):
     def _spread_in_node(self, flat: Tensor, q: int) -> None:
         with self.comm.summing("inter"):  # the others wait here while their rank q sums
             self.comm.broadcast(flat, q, NODE).wait()
-        self.agreed = self.agreed or flat[-1].item() > 0
+        self.agreed = self.agreed or (self.comm.stop_possible and flat[-1].item() > 0)
         # This node's stop request travelled with the sum just used or, if it is younger, travels with the
         # next one.
         if self.agreed:
@@ -502,8 +504,7 @@ class DASO(Strategy):
     def _filled(self, pack: Any) -> Tensor:
         flat = self.replica.parameters.empty(extra=1)
         pack(flat)
-        # An assignment would wait for a GPU.
-        flat[-1].fill_(float(self.stop_requested or self.replica.stop_requested))
+        self.comm.write_stop_flag(flat[-1], self.stop_requested or self.replica.stop_requested)
         return flat
 
     def _advance(self) -> int:

@@ -96,10 +96,10 @@ class DDP(Strategy):
 
     @classmethod
     def copies_held(cls, config: DDPConfig, plan: Plan, memory: RankMemory) -> float:
-        """In two levels what sums leave on each node."""
-        by_node = plan.topology.nodes / plan.topology.ranks if two_levels(plan.topology) else 0
-        more = {"flat": 0, "hierarchical": 2 * by_node, "sliced": 3 * by_node}
-        return super().copies_held(config, plan, memory) + more[config.algorithm]
+        """With slices also the gathered ones of each node, and its ranks' own."""
+        in_slices = config.algorithm == "sliced" and two_levels(plan.topology)
+        by_node = plan.topology.nodes / plan.topology.ranks
+        return super().copies_held(config, plan, memory) + 2 * by_node * in_slices
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.replica, self.comm = replica, comm

@@ -136,7 +136,7 @@ class HSGD(Strategy):
         in_memory = config.level1 != "collective" and not memory.on_gpu
         others = 1 - plan.topology.nodes / plan.topology.ranks  # of a node's ranks, all but one
         shared = (1 + memory.states) * others if config.shared_weights and in_memory else 0
-        return super().copies_held(config, plan, memory) + memory.stacked - shared
+        return super().copies_held(config, plan, memory) + memory.in_sums - shared
 
     def setup(self, replica: Replica, comm: Communicator, progress: Progress) -> None:
         self.replica, self.comm = replica, comm
@@ -177,7 +177,7 @@ class HSGD(Strategy):
         # A rank that goes on writes into its row, which others may still read, and reads all weights.
         self._meet("4", self._behind_sums)
         # The leader writes here again only after the next barrier 1, which needs this rank.
-        self.agreed = bool(self.stop_requested.item() != 0)
+        self.agreed = self.comm.stop_possible and self.stop_requested.item() != 0
 
     def stop_agreed(self, progress: Progress, stop_requested: bool) -> bool:
         return self.agreed
@@ -221,7 +221,7 @@ class HSGD(Strategy):
 
     def _sum_in_memory(self, weights: Sequence[float]) -> None:
         first = self.arenas[0]
-        self.stop_flags[self.local].fill_(float(self.replica.stop_requested))
+        self.comm.write_stop_flag(self.stop_flags[self.local], self.replica.stop_requested)
         self._meet("1")  # all rows are written
         with self.comm.summing("intra"):
             for arena in self.arenas:
@@ -277,7 +277,7 @@ class HSGD(Strategy):
                 row = arena.rows[0, : arena.used]
                 row.mul_(weight) if weight else row.zero_()
                 if arena is first:
-                    row[first.stop_flag].fill_(float(self.replica.stop_requested))
+                    self.comm.write_stop_flag(row[first.stop_flag], self.replica.stop_requested)
                 self.comm.reduce(row, 0, NODE).wait()
         self._lap("level1")
         if self.local == 0:

@@ -171,7 +171,9 @@ class LASGD(AsynchronousStrategy):
 
         self.free: list[Tensor] = []
         self.mean: Tensor | None = None  # of the last applied round, until the next launch
-        self.control = torch.zeros(4, dtype=torch.int64, device=replica.parameters.device)
+        # The host reads these sums. Where it makes them itself, they need not lie on a GPU.
+        device = torch.device("cpu") if comm.one_process else replica.parameters.device
+        self.control = torch.zeros(4, dtype=torch.int64, device=device)
         self.rides = False  # whether buffers are summed with the parameters
         self._lay_out()
         replica.average_gradients_over(None)

@@ -65,14 +65,14 @@ class Plan:
 class RankMemory:
     """What a rank of `launcher=simulated` holds beside its strategy's copies of the model.
 
-    `states`: numbers of optimizer state for each parameter. `on_gpu`: the ranks live on a GPU. `stacked`:
+    `states`: numbers of optimizer state for each parameter. `on_gpu`: the ranks live on a GPU. `in_sums`:
     gradients are not counted, for they lie in the vector of sums. `waiting`: the most copies that wait to be
     judged. `eval_mode`: as of the run; `eval_every`: global samples between evaluations.
     """
 
     states: float
     on_gpu: bool
-    stacked: bool
+    in_sums: bool
     waiting: int
     eval_mode: str
     eval_every: int

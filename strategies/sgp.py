@@ -196,19 +196,21 @@ class SGP(Strategy):
     def _payload(self, x: Tensor, share: float) -> Tensor:
         """[m+1] or [m+2]: share of x, steps since the earliest request (0: none, 1: made now), share of w."""
         age = 0 if self.first_stop_request is None else self.steps - self.first_stop_request + 1
-        tail = [float(age), self.weight * share] if self.sends_weight else [float(age)]
-        message = x.new_empty(x.numel() + len(tail))
+        message = x.new_empty(x.numel() + 1 + self.sends_weight)
         torch.mul(x, share, out=message[: x.numel()])
-        for slot, number in zip(message[x.numel() :].unbind(), tail, strict=True):
-            slot.fill_(number)  # a copy from ordinary memory would wait for the GPU
+        self.comm.write_stop_flag(message[x.numel()], age)
+        if self.sends_weight:
+            message[-1].fill_(self.weight * share)  # an assignment would wait for a GPU
         return message
 
     def _take_in(self, x: Tensor, messages: Sequence[Tensor]) -> None:
         m = x.numel()
         for message in messages:
             x += message[:m]
+        if not messages or not (self.comm.stop_possible or self.sends_weight):
+            return
         # One read for all messages: each read waits for a GPU.
-        tails = torch.stack([message[m:] for message in messages]).tolist() if messages else []
+        tails = torch.stack([message[m:] for message in messages]).tolist()
         for age, *weight in tails:
             if age:
                 since = self.steps - int(age) + 1

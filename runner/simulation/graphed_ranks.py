@@ -46,7 +46,8 @@ class Scratch:
     """
 
     def __init__(self, step: Pending) -> None:
-        self._step, self.model = step, copy.deepcopy(step.model)
+        self._criterion, self._autocast = step.criterion, step.autocast
+        self.model = copy.deepcopy(step.model)
         parameters, self.buffers = list(self.model.parameters()), list(self.model.buffers())
         self._trained = [parameter for parameter in parameters if parameter.requires_grad]
         self._batch = [
@@ -68,8 +69,8 @@ class Scratch:
             parameter.grad = None
         inputs, targets, weight = self._batch
         # Autocast's cache would keep 16-bit copies of parameters that are other numbers by now.
-        outputs = outputs_of(self.model, inputs, self._step.autocast, cache=False)
-        loss = self._step.criterion(outputs, targets)
+        outputs = outputs_of(self.model, inputs, self._autocast, cache=False)
+        loss = self._criterion(outputs, targets)
         (loss * weight).backward()
         return loss.detach(), [torch.zeros_like(p) if p.grad is None else p.grad for p in self._trained]
 
@@ -90,9 +91,10 @@ class GraphedRanks(RankCompute):
         device = step.inputs.device
         if device.type != self._device:
             return f"steps are captured on {self._device} alone, and the ranks compute on {device.type}"
-        scratch, states = Scratch(step), generator_states(device)
-        scratch.load(step, step.inputs.new_ones(()))
+        states = generator_states(device)
         try:
+            scratch = Scratch(step)
+            scratch.load(step, step.inputs.new_ones(()))
             scratch.run()
             if any(not torch.equal(states[name], now) for name, now in generator_states(device).items()):
                 set_generators(states, device)
@@ -100,7 +102,7 @@ class GraphedRanks(RankCompute):
             if any(a is not b for a, b in zip(scratch.buffers, scratch.model.buffers(), strict=True)):
                 return "the model replaces its buffers instead of changing them"
             scratch.replay = self._capture(scratch.run)
-        except RuntimeError as error:  # a choice by value, above all: the host would have to wait for it
+        except RuntimeError as error:  # above all a choice by value, for which the host would have to wait
             return f"the step cannot be captured ({str(error).splitlines()[0]})"
         self._scratch[step.shapes] = scratch
         return None

@@ -23,7 +23,7 @@ from ..config.optimizers import SGD, Optimizer
 from ..config.run_config import RunConfig
 from ..training.precision import AUTOCAST, DTYPES
 from .rank_compute import has_dropout
-from .stacked_ranks import FEWEST, MOST_NUMBERS
+from .stacked_ranks import FEWEST, most_stacked
 
 GIB, MIB = 2**30, 2**20
 _SIDE = 8  # of the matrix on which an optimizer is asked for its state
@@ -99,28 +99,33 @@ def memory_of(config: RunConfig) -> MemoryPlan:
     copy = (trained.numel + sum(buffer.numel() for buffer in floating)) * width
     samples = config.dataset.info().samples
     every = config.train.eval_every_samples or (samples["train"] if samples else sys.maxsize)
-    states, stacked = states_of(config.optimizer), _stacked(config, model)
-    gradients = sum(tensor.nbytes for tensor in trained.tensors)
+    states, way = states_of(config.optimizer), _way(config, model)
+    parameters, gradients = (
+        sum(x.nbytes for x in tensors) for tensors in (model.parameters(), trained.tensors)
+    )
     memory = RankMemory(
         states=states,
         on_gpu=device.type == "cuda",
-        stacked=stacked,
+        in_sums=way != "one_by_one",
         waiting=_waiting(config, every, copy),
         eval_mode=config.train.eval_mode,
         eval_every=every,
     )
     copies = config.strategy_class.copies_held(config.strategy, config.plan(), memory)
     parts = {
-        "parameters": sum(parameter.nbytes for parameter in model.parameters()),
-        "gradients": 0 if stacked else gradients,
+        "parameters": parameters,
+        "gradients": 0 if memory.in_sums else gradients,
         "sums": trained.numel * width,
         "optimizer": round(states * gradients),
         "buffers": sum(buffer.nbytes for buffer in model.buffers()),
         "strategy": round(copies * copy),
     }
-    # A sum over all ranks. And a stack has parameters and gradients of its ranks, and gradients once more on
-    # their way out: the first step has these in the place of momenta, the others of what undoes the first.
-    shared = copy + (2 * min(max(ranks, 2 * FEWEST) * trained.numel, MOST_NUMBERS) * width if stacked else 0)
+    # A stack has parameters and gradients of its ranks, and gradients once more on their way out: the first
+    # step has these in the place of the ranks' momenta, the others of what undoes the first.
+    most = min(max(ranks, 2 * FEWEST), most_stacked(model.parameters()))
+    of_stack = (2 * most + max(0, most - ranks)) * trained.numel * width
+    of_way = {"stacked": of_stack, "graph": parameters + gradients, "one_by_one": 0}
+    shared = copy + of_way[way]  # and a sum over all ranks
     name, room = _room(device)
     return MemoryPlan(config=config, parts=parts, shared=shared, device=name, room=room)
 
@@ -149,12 +154,14 @@ def states_of(optimizer: Optimizer) -> float:
     return sum(value.numel() for value in kept if value.numel() > 1) / parameter.numel()
 
 
-def _stacked(config: RunConfig, model: nn.Module) -> bool:
-    """Whether gradients of several ranks are computed in one call: then they lie in the vector of sums."""
-    numbers = sum(parameter.numel() for parameter in model.parameters())
-    alone = config.train.accumulate > 1 or config.train.precision in AUTOCAST
-    fit = config.cluster.ranks >= FEWEST and 2 * FEWEST * numbers <= MOST_NUMBERS
-    return fit and not alone and not has_dropout(model)
+def _way(config: RunConfig, model: nn.Module) -> str:
+    """How ranks are computed; of `auto`, which is timed later, the way that may need the most memory."""
+    launcher, train = config.launcher, config.train
+    if isinstance(launcher, SimulatedConfig) and launcher.rank_compute != "auto":
+        return launcher.rank_compute
+    alone = train.accumulate > 1 or train.precision in AUTOCAST or has_dropout(model)
+    stacked = config.cluster.ranks >= FEWEST and most_stacked(model.parameters()) >= 2 * FEWEST
+    return "stacked" if stacked and not alone else "one_by_one"
 
 
 def _waiting(config: RunConfig, every: int, copy: int) -> int:

@@ -29,7 +29,7 @@ class SimulatedWork(Work):
     def wait(self) -> None:
         for place, (operation, output) in enumerate(self.parts):
             self._wait_for(operation)
-            result = operation.results.get(self._comm.rank)
+            result = operation.results.pop(self._comm.rank, None)  # the last one to take it lets it go
             if output is not None and result is not None:
                 output.copy_(result)
             self.parts[place] = operation, None
@@ -62,25 +62,25 @@ class BucketWork(Work):
     """Started sums of buckets; `wait` leaves the sum of what all members gave in `total`."""
 
     def __init__(self, comm: "SimulatedCommunicator", sums: BucketSums, key: int) -> None:
-        self._comm, self.sums, self._key = comm, sums, key
+        self._comm, self._sums, self._key = comm, sums, key
         self.total: Tensor | None = None
 
     def wait(self) -> None:
-        comm, parts = self._comm, self.sums.parts
+        comm, parts = self._comm, self._sums.parts
         entered = comm.now()
         for part in reversed(parts):  # mostly the last one ends last
             comm.simulator.wait(comm.rank, part)
         if comm.now() > entered:
-            comm.blocked(self._key, entered, self._waited(entered), self.sums.verb)
-        self.total = self.sums.total()
+            comm.blocked(self._key, entered, self._waited(entered), self._sums.verb)
+        self.total = self._sums.total()
 
     def spans(self) -> list[tuple[int, int]]:
         """Start and end of each part, as far as is known now."""
-        parts = self.sums.parts
+        parts = self._sums.parts
         return [(p.start, p.end) for p in parts if p.start is not None and p.end is not None]
 
     def is_completed(self) -> bool:
-        return all(self._comm.simulator.poll(part) for part in self.sums.parts)
+        return all(self._comm.simulator.poll(part) for part in self._sums.parts)
 
     def transfer_ns(self) -> int | None:
         return None
@@ -88,7 +88,7 @@ class BucketWork(Work):
     def _waited(self, entered: int) -> int:
         """How much of the time since `entered` others had not come to the part that was to be next."""
         waited, since = 0, entered
-        for part in self.sums.parts:
+        for part in self._sums.parts:
             assert part.ready is not None, "all have ended"
             assert part.end is not None
             waited += max(0, part.ready - since)
@@ -111,6 +111,15 @@ class SimulatedCommunicator(CountedCommunicator):
         self.helper_waits: list[tuple[int, int]] = []
         # Collectives that helpers entered; who reads it clears it.
         self.helper_operations: list[Collective] = []
+
+    @property
+    def stop_possible(self) -> bool:
+        """False until the first of all ranks, which live in this process, writes a request."""
+        return self.simulator.stop_possible
+
+    def write_stop_flag(self, flag: Tensor, number: float) -> None:
+        self.simulator.stop_possible |= number > 0
+        super().write_stop_flag(flag, number)
 
     def all_reduce_buckets(
         self, group: Group, give: Callable[[], Tensor], payloads: Sequence[int], times: Sequence[int]

@@ -233,7 +233,6 @@ class SimulatedReplica(Replica):
 
         def give() -> Tensor:
             losses.append(self._done(begun, blank=weight == 0))
-            work.sums.stop_requested |= self.stop_requested
             return self._given(weight)
 
         # The stop flag is the last number of the first bucket.
@@ -251,7 +250,7 @@ class SimulatedReplica(Replica):
             comm.simulator.advance(comm.rank, forward + backward)
         work.wait()
         assert work.total is not None
-        self._take(work.total, stop_requested=work.sums.stop_requested)
+        self._take(work.total)
         return losses[0]
 
     def _sum_one_by_one(self, begun: Begun, weight: float, forward: int, backward: int) -> Tensor:
@@ -275,7 +274,7 @@ class SimulatedReplica(Replica):
                 sums[-1].wait()
         for work in sums:
             work.wait()
-        self._take(flat, stop_requested=flat[-1].item() != 0)
+        self._take(flat)
         return loss
 
     def _given(self, weight: float) -> Tensor:
@@ -291,7 +290,7 @@ class SimulatedReplica(Replica):
             self.gradients(vector)
             if weight != 1:
                 vector *= weight
-        vector[-1].fill_(float(self.stop_requested))  # an assignment would wait for a GPU
+        self.comm.write_stop_flag(vector[-1], self.stop_requested)
         return vector
 
     def gradients(self, out: Tensor | None = None) -> Tensor:
@@ -299,13 +298,13 @@ class SimulatedReplica(Replica):
             return self._vector
         return super().gradients(out)
 
-    def _take(self, total: Tensor, *, stop_requested: bool) -> None:
-        """Write the sum into the gradients that the optimizer reads; `stop_requested`: by any member."""
+    def _take(self, total: Tensor) -> None:
+        """Write the sum into the gradients that the optimizer reads; see who requests a stop."""
         if not self._gradients_lie_in_vector():
             self.load_gradients(total)
         elif total is not self._vector:
             self._vector[:-1].copy_(total[:-1])
-        self.stop_requested = stop_requested
+        self.stop_requested = self.comm.stop_possible and total[-1].item() != 0
 
     def _gradients_lie_in_vector(self) -> bool:
         # All of them or none: they were computed in a stack, or by this rank alone.

@@ -10,7 +10,9 @@ copied into its model.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -65,29 +67,28 @@ class StackedRanks(RankCompute):
         def stacked(tensors: str, name: str) -> Tensor:
             return torch.stack([getattr(step, tensors)[name].detach() for step in full])
 
-        rows = torch.stack([self._vector(step) for step in full])
-        trained = dict(zip(self._names, self._split(rows), strict=True))
+        homes = [step.home for step in full if step.home is not None]
+        of_models = partial(stacked, "parameters")
+        trained = self._split(torch.stack(homes)) if len(homes) == len(full) else map(of_models, self._names)
         fixed = sorted(steps[0].parameters.keys() - set(self._names))
         buffers = {name: stacked("buffers", name) for name in steps[0].buffers}
         inputs = torch.stack([step.inputs for step in full])
         targets = torch.stack([step.targets for step in full])
         weights = torch.tensor([step.weight for step in full], dtype=inputs.dtype, device=inputs.device)
-        rest = {name: stacked("parameters", name) for name in fixed} | buffers
-        gradients, (_, losses) = self._together(trained, rest, inputs, targets, weights)
-        for name, place in trained.items():
-            place.copy_(gradients.pop(name))  # the parameters are not needed any more, their memory is
-        return Stack(rows, losses, buffers)
+        parameters = dict(zip(self._names, trained, strict=True))
+        rest = {name: of_models(name) for name in fixed} | buffers
+        gradients, (_, losses) = self._together(parameters, rest, inputs, targets, weights)
+        return Stack(torch.cat([gradients[name].flatten(1) for name in self._names], 1), losses, buffers)
 
-    def _vector(self, step: Pending) -> Tensor:
-        """The trained parameters [m], in their order."""
-        if step.home is not None:
-            return step.home
-        return torch.cat([step.parameters[name].detach().flatten() for name in self._names])
+    def _row(self, step: Pending, size: int, row: int) -> list[Tensor]:
+        """Gradients and buffers of one row of a stack of `size` equal steps."""
+        stack = self._stack([step], size)
+        return [rows[row].clone() for rows in (stack.gradients, *stack.buffers.values())]
 
     def _split(self, vectors: Tensor) -> list[Tensor]:
-        """Parameters by name [n, …] of vectors [n, m], in their memory."""
+        """Parameters by name [n, …] of vectors [n, m]."""
         parts = vectors.split([math.prod(shape) for shape in self._shapes], 1)
-        return [part.view(len(vectors), *shape) for part, shape in zip(parts, self._shapes, strict=True)]
+        return [part.reshape(len(vectors), *shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
     def _hand_out(self, steps: Sequence[Pending], stack: Stack) -> None:
         rows, places = stack.gradients[: len(steps)], [step.gradient_places() for step in steps]
@@ -119,20 +120,23 @@ class StackedRanks(RankCompute):
             return "the model does not use all parameters; a stack would give the others zeros"
         on_gpu = step.inputs.is_cuda
         memory = torch.cuda.get_device_properties(step.inputs.device).total_memory if on_gpu else MEMORY
-        numbers = sum(p.numel() for p in step.parameters.values())
-        most = min(MOST_NUMBERS // max(1, numbers), memory // 8 // max(1, saved))
+        most = min(most_stacked(step.parameters.values()), memory // 8 // max(1, saved))
         if most < 2 * FEWEST:
             return f"the model is large: a stack would hold {most} ranks, and has to hold {2 * FEWEST}"
-        small, large = self._stack([step]), self._stack([step], min(max(2 * FEWEST, self._ranks), most))
         # Of all gradients together: a single one may be 0 but for rounding.
-        pairs = [(small.gradients, large.gradients)]
-        pairs += zip(small.buffers.values(), large.buffers.values(), strict=True)
-        if not all((_near if on_gpu else torch.equal)(one[0], other[-1]) for one, other in pairs):
+        small = self._row(step, FEWEST, 0)
+        large = self._row(step, min(max(2 * FEWEST, self._ranks), most), -1)
+        if not all(map(_near if on_gpu else torch.equal, small, large)):
             return "gradients depend, in their bits, on the size of the stack"
-        if not all(_near(buffers[name], rows[0]) for name, rows in small.buffers.items()):
+        if not all(map(_near, buffers.values(), small[1:])):
             return "buffers become others in a stack"
         self._most[step.shapes] = most
         return None
+
+
+def most_stacked(parameters: Iterable[Tensor]) -> int:
+    """Ranks with these parameters that may share a stack, as far as its size decides."""
+    return MOST_NUMBERS // max(1, sum(parameter.numel() for parameter in parameters))
 
 
 def _saved_by(alone: Callable[[], Tensor]) -> int:
@@ -150,13 +154,26 @@ def _saved_by(alone: Callable[[], Tensor]) -> int:
 
 
 def _near(mine: Tensor, other: Tensor) -> bool:
-    distance, length = (torch.linalg.vector_norm(tensor.double()) for tensor in (mine - other, other))
-    return bool(distance <= NEAR * length)
+    mine, other = mine.double(), other.double()
+    distance, length = (torch.linalg.vector_norm(tensor) for tensor in (mine - other, other))
+    return torch.equal(mine, other) or bool(distance <= NEAR * length)  # equal: also where both are infinite
 
 
 def _loss_of(model: nn.Module, criterion: nn.Module) -> Any:
+    # Each module once, with all its names of a tensor: `tie_weights` of PyTorch 2.14 would leave the stack's
+    # tensors in a module that the model holds under two names.
+    name_of = {tensor: name for name, tensor in chain(model.named_parameters(), model.named_buffers())}
+    places = {
+        f"{path}.{name}".lstrip("."): name_of[tensor]
+        for path, module in model.named_modules()
+        for name, tensor in chain(module._parameters.items(), module._buffers.items())
+        if tensor is not None
+    }
+
     def loss(parameters: Named, rest: Named, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        value = criterion(functional_call(model, {**parameters, **rest}, (x,)), y)
+        named = {**parameters, **rest}
+        state = {place: named[name] for place, name in places.items()}
+        value = criterion(functional_call(model, state, (x,), tie_weights=False), y)
         return value * weight, value
 
     return loss

@@ -26,7 +26,7 @@ from ..training.device_model import Profile
 from .simulated_replica import Begun, SimulatedReplica
 
 NUMBERS, OF_BUCKET = 4096, 64  # of the stand-in, at least; of a bucket on average
-NO_STOP_FLAG, STOP_FLAG = torch.zeros(1), torch.ones(1)
+NO_STOP_FLAG = torch.zeros(1)
 REMARK = "timing only: no numbers, no accuracy, a loss that always falls"
 
 
@@ -112,14 +112,15 @@ class TimedReplica(SimulatedReplica):
         return lambda: (loss, True)
 
     def _given(self, weight: float) -> Tensor:
-        return STOP_FLAG if self.stop_requested else NO_STOP_FLAG  # the gradients are 0 and stay so
+        # The gradients are 0 and stay so.
+        return self._weighted(weight)[-1:] if self.stop_requested else NO_STOP_FLAG
 
     def _weighted(self, weight: float) -> Tensor:
-        self._vector[-1] = float(self.stop_requested)
+        self.comm.write_stop_flag(self._vector[-1], self.stop_requested)
         return self._vector
 
-    def _take(self, total: Tensor, *, stop_requested: bool) -> None:
-        self.stop_requested = stop_requested
+    def _take(self, total: Tensor) -> None:
+        self.stop_requested = self.comm.stop_possible and total[-1].item() != 0
 
     def _averaging_changed(self) -> None:
         self._vector.zero_()

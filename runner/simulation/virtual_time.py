@@ -46,7 +46,7 @@ class Collective:
 
     def describe(self) -> str:
         """Its verb, its members and the ranks that are missing."""
-        missing = [member for member in self.members if member not in self.entered]
+        missing = [member for member in self.members if self.ready is None and member not in self.entered]
         return f"{self.verb} over {self.members} for ranks {missing}"
 
 
@@ -54,8 +54,7 @@ class BucketSums:
     """DDP's sums of buckets over one group: entered together, ready one after the other.
 
     Part k is ready when the last member has come to its time for it; `total` is made once, when first asked
-    for, by when all members have entered. Then a member may set `stop_requested`, for which no rank has to
-    read a number from the device that computes.
+    for, by when all members have entered.
     """
 
     verb = "all_reduce"
@@ -65,7 +64,6 @@ class BucketSums:
         self.entered: dict[int, Any] = {}
         self.parts = [Collective(self.verb, members, self.entered) for _ in payloads]
         self.ready = [0] * len(payloads)
-        self.stop_requested = False
         self._total: Any = None
 
     def total(self) -> Any:
@@ -100,6 +98,7 @@ class Simulator:
         self.now = 0
         self.time = [0] * topology.ranks
         self.shared: dict[Any, Any] = {}
+        self.stop_possible = False  # whether a rank has written a stop request into a message
         self._queue: list[tuple[int, int, greenlet | Callable[[], None]]] = []  # greenlets and calls by time
         self._ticket = itertools.count()
         self._operations: dict[Any, Collective | BucketSums] = {}

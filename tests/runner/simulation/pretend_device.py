@@ -24,14 +24,14 @@ from daso_bench.runner.training import checkpoint
 DEVICE = torch.device("meta")
 aten: Any = torch.ops.aten
 _parse_to: Any = torch._C._nn._parse_to  # pyright: ignore[reportAttributeAccessIssue] (PyTorch has no stub)
+_functorch: Any = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue] (no stub)
 _memories: dict[int, StorageWeakRef] = {}  # of its tensors; held weakly, no address is given out again
 
 
 def lies_there(tensor: Any) -> bool:
-    try:
-        return isinstance(tensor, Tensor) and tensor.untyped_storage()._cdata in _memories
-    except NotImplementedError:  # of a vmapped tensor, which lies nowhere
-        return False
+    while isinstance(tensor, Tensor) and _functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = _functorch.get_unwrapped(tensor)
+    return isinstance(tensor, Tensor) and tensor.untyped_storage()._cdata in _memories
 
 
 def put_there(value: Any) -> Any:
@@ -41,8 +41,42 @@ def put_there(value: Any) -> Any:
     return value
 
 
+class Apart(TorchDispatchMode):
+    """Operations refuse tensors of the device beside the CPU's; results lie where their inputs do."""
+
+    there = False  # whether an operation of Python has inputs on the device
+
+    @contextmanager
+    def operation(self, there: bool) -> Iterator[None]:
+        before, self.there = self.there, there
+        try:
+            yield
+        finally:
+            self.there = before
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        leaves = tree_leaves((args, kwargs))
+        if func is aten.copy_.default or not any(map(lies_there, leaves)):
+            made = func(*args, **kwargs)
+            # What PyTorch makes for an operation of its own, as vmap does for batch normalisation.
+            return put_there(made) if self.there and not any(isinstance(x, Tensor) for x in leaves) else made
+        for place, argument in enumerate(func._schema.arguments):
+            given = args[place] if place < len(args) else kwargs.get(argument.name)
+            written = argument.alias_info is not None and argument.alias_info.is_write
+            strict = written or func in (aten.cat.default, aten.stack.default)
+            for x in tree_leaves(given):
+                if isinstance(x, Tensor) and not lies_there(x) and (x.dim() or strict):
+                    raise RuntimeError(f"{func}: {argument.name} is on the CPU, others on the device")
+        return put_there(func(*args, **kwargs))
+
+
 class Names(TorchFunctionMode):
     """Tensors say where they lie, move, and are made there."""
+
+    def __init__(self, apart: Apart) -> None:
+        super().__init__()
+        self.apart = apart
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, name = dict(kwargs or {}), getattr(func, "__name__", "")
@@ -63,32 +97,16 @@ class Names(TorchFunctionMode):
         made_there = there and name in ("__deepcopy__", "new_tensor")
         if kwargs.get("device") is not None:
             made_there = torch.device(kwargs.pop("device")) == DEVICE
-        made = func(*args, **kwargs)
+        with self.apart.operation(any(map(lies_there, tree_leaves((args, kwargs))))):
+            made = func(*args, **kwargs)
         return put_there(made) if made_there else made
-
-
-class Apart(TorchDispatchMode):
-    """Operations refuse tensors of the device beside the CPU's; results lie where their inputs do."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func is aten.copy_.default or not any(map(lies_there, tree_leaves((args, kwargs)))):
-            return func(*args, **kwargs)
-        for place, argument in enumerate(func._schema.arguments):
-            given = args[place] if place < len(args) else kwargs.get(argument.name)
-            written = argument.alias_info is not None and argument.alias_info.is_write
-            strict = written or func in (aten.cat.default, aten.stack.default)
-            for x in tree_leaves(given):
-                if isinstance(x, Tensor) and not lies_there(x) and (x.dim() or strict):
-                    raise RuntimeError(f"{func}: {argument.name} is on the CPU, others on the device")
-        return put_there(func(*args, **kwargs))
 
 
 @contextmanager
 def pretend_device() -> Iterator[None]:
     """Inside, `DEVICE` is like a GPU; PyTorch's own has no fused kernels, and is saved without numbers."""
     write, optimizers = checkpoint.write_file, sys.modules["torch.optim.optimizer"]
-    with pytest.MonkeyPatch.context() as patch, Names(), Apart():
+    with pytest.MonkeyPatch.context() as patch, Apart() as apart, Names(apart):
         patch.setattr(checkpoint, "write_file", lambda path, content: write(path, on_cpu(content)))
         patch.setattr(optimizers, "_get_fused_kernels_supported_devices", lambda: ["meta"])
         yield

@@ -1,6 +1,7 @@
 """The memory plan of simulated runs: against what is allocated at the most, and what it refuses."""
 
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,12 +10,14 @@ import psutil
 import pytest
 import torch
 from runs import NAMES, config, simulated
+from test_rank_compute import pool_of
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.models.small import MLP
 from daso_bench.runner.cli.main import run
+from daso_bench.runner.config.launchers import SimulatedConfig
 from daso_bench.runner.config.optimizers import LARS, SGD, AdamW
 from daso_bench.runner.simulation.memory_plan import GIB, memory_of, states_of
 from daso_bench.strategies.errors import MachineError
@@ -52,6 +55,8 @@ SHORT: dict[str, dict[str, Any]] = {
 WAYS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     *((name, {}, {}) for name in NAMES),
     ("ddp", {"algorithm": "hierarchical"}, {"optimizer": SGD(momentum=0.0, nesterov=False)}),
+    ("ddp", {"algorithm": "hierarchical"}, {}),
+    ("ddp", {"algorithm": "sliced"}, {}),
     ("ddp", {"hook": "powersgd", "powersgd_start_steps": 2}, {"precision": "fp64"}),
     ("ddp", {}, {"ranks": [4, 4]}),  # computed in stacks
     ("local_sgd", {"sync_every": 7}, {}),  # judged from copies
@@ -70,6 +75,26 @@ def test_the_plan_is_what_is_allocated(name: str, keys: dict[str, Any], more: di
     cfg = config(name, keys={**SHORT.get(name, {}), **keys}, **{**LARGE, **more})
     with Allocated() as allocated:
         simulated(cfg, step_time=lambda rank, samples: 1000)
+    assert memory_of(cfg).total == pytest.approx(allocated.most, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "way", "ranks"),
+    [
+        ("ddp", "stacked", [2, 2]),
+        ("ddp", "stacked", [8, 8]),
+        ("ddp", "graph", [2, 2]),
+        ("ddp", "one_by_one", [4, 4]),
+        ("hsgd", "graph", [2, 2]),
+    ],
+)
+def test_the_plan_is_of_the_way_in_which_ranks_are_computed(name: str, way: str, ranks: list[int]):
+    cfg = config(name, ranks=ranks, **LARGE)
+    device = replace(cfg.cluster.device, samples_per_second=1000.0)
+    cluster = replace(cfg.cluster, links=cfg.cluster.links.or_free(), device=device)
+    cfg = replace(cfg, cluster=cluster, launcher=SimulatedConfig(device="cpu", rank_compute=way))
+    with Allocated() as allocated:
+        simulated(cfg, pool=pool_of(way, sum(ranks)), step_time=lambda rank, samples: 1000)
     assert memory_of(cfg).total == pytest.approx(allocated.most, rel=0.1)
 
 

@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 import torch
-from runs import MLP, Awkward, Blobs, SmallCNN, assert_same_models, config, simulated, whole_and_resumed
+from runs import (
+    MLP,
+    Awkward,
+    Blobs,
+    SmallCNN,
+    assert_same_models,
+    config,
+    evaluations,
+    simulated,
+    whole_and_resumed,
+)
 from torch import Tensor, nn
 
 from daso_bench.models.spec import InputSpec
@@ -117,6 +127,14 @@ class Chooses(Noisy):
         return self.head(x.flatten(1)) if x.sum() > 0 else self.head(-x.flatten(1))
 
 
+class Remembers(Noisy):
+    """Keeps what the last pass computed: once it has run, it cannot be copied."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.last = self.head(x.flatten(1))
+        return self.last
+
+
 class Normalised(nn.Module):
     """A convolution with batch normalisation: every pass in training changes buffers."""
 
@@ -126,6 +144,34 @@ class Normalised(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(nn.functional.relu(self.norm(self.conv(x))).flatten(1))
+
+
+class Cumulative(Normalised):
+    """Its running statistics are means over all batches, whose number decides the weight of the next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(5, momentum=None)
+
+
+class Crowded(Normalised):
+    """Also a module under two names, tied and frozen parameters, and buffers that are no statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.fixed = nn.Linear(20, 20), nn.Linear(20, 20), nn.Linear(20, 20)
+        self.second.weight = self.first.weight
+        self.fixed.requires_grad_(False)
+        self.twice = self.again = nn.BatchNorm1d(20)
+        self.kept, self.dropped = (
+            nn.Buffer(torch.arange(20) % 3 > 0),
+            nn.Buffer(torch.full((20,), -torch.inf)),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.twice(self.first(self.norm(self.conv(x)).flatten(1)))
+        x = self.fixed(torch.tanh(self.again(self.second(x))))
+        return self.head(torch.where(self.kept, x, self.dropped).relu())
 
 
 class Replaces(Normalised):
@@ -162,10 +208,16 @@ def pool_of(way: str, ranks: int, **more: Any) -> GradientPool:
     ("way", "ranks"), [("stacked", 8), ("stacked", 16), ("stacked", 64), ("graph", 8), ("one_by_one", 8)]
 )
 @pytest.mark.parametrize("sizes", [(6,), (6, 5)], ids=["even", "uneven"])
-def test_batch_norm_in_each_way_equals_each_alone(way: str, ranks: int, sizes: tuple[int, ...]):
+@pytest.mark.parametrize("kind", [Normalised, Crowded, Cumulative])
+def test_batch_norm_in_each_way_equals_each_alone(
+    kind: type[nn.Module], way: str, ranks: int, sizes: tuple[int, ...]
+):
+    if kind is Cumulative and way == "stacked":
+        pytest.skip("refused: the number of batches decides")
+
     def models() -> list[nn.Module]:
         torch.manual_seed(0)
-        return [Normalised().double() for _ in range(ranks)]
+        return [kind().double() for _ in range(ranks)]
 
     together, alone = models(), models()
     pool = pool_of(way, ranks)
@@ -184,6 +236,37 @@ def test_batch_norm_in_each_way_equals_each_alone(way: str, ranks: int, sizes: t
             assert_close(list(mine.buffers()), list(wanted.buffers()))
 
 
+@pytest.mark.parametrize("nodes", [[4, 4], [8, 8], [8] * 8], ids=sum)
+@pytest.mark.parametrize("more", [0, 5], ids=["even", "uneven"])
+def test_stacked_runs_with_batch_norm_are_those_of_one_by_one_also_resumed(
+    nodes: list[int], more: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    ranks, batch = sum(nodes), 2 * sum(nodes) + more
+    cfg = config(
+        ranks=nodes,
+        model=SmallCNN(channels=[4], norm="batch"),
+        dataset=Blobs(samples=3 * batch),
+        global_batch_size=batch,
+        checkpoint_every_samples=batch,
+        epochs=2,
+        precision="fp64",
+    )
+    wanted = simulated(cfg, pool=pool_of("one_by_one", ranks))
+    monkeypatch.delattr(OneByOne, "compute")
+    for run in whole_and_resumed(
+        lambda **how: simulated(cfg, pool=pool_of("stacked", ranks), **how), tmp_path, 4
+    ):
+        for mine, theirs in zip(run.contexts, wanted.contexts, strict=True):
+            assert_close(
+                list(mine.replica.model.state_dict().values()),
+                list(theirs.replica.model.state_dict().values()),
+            )
+        for row, other in zip(evaluations(run), evaluations(wanted)[-len(evaluations(run)) :], strict=True):
+            assert [row["loss"], row["train_loss"]] == pytest.approx(
+                [other["loss"], other["train_loss"]], abs=1e-12
+            )
+
+
 @pytest.mark.parametrize("way", ["stacked", "graph"])
 def test_ranks_without_samples_are_computed_alone(way: str):
     waiting, alone = pendings(different(MLP(hidden=[7]), 8), batch=0)
@@ -196,7 +279,7 @@ def test_ranks_without_samples_are_computed_alone(way: str):
 
 def assert_close(mine: list[Tensor], wanted: list[Tensor]) -> None:
     for one, other in zip(mine, wanted, strict=True):
-        assert torch.allclose(one, other, rtol=0, atol=1e-12)
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -236,6 +319,18 @@ def test_auto_takes_the_fastest_and_the_first_of_equals(
     pool.result(waiting[-1])
     assert choices == [{"way": chosen, "step_s": step_s, "refused": {}}]
     assert (set(alone) == set(range(ranks))) == (chosen == "one_by_one")
+
+
+@pytest.mark.parametrize(("kind", "refused"), [(Remembers, "graph"), (Cumulative, "stacked")])
+def test_auto_goes_on_with_the_ways_that_a_model_allows(kind: type[nn.Module], refused: str):
+    choices: list[dict[str, Any]] = []
+    pool = pool_of("auto", 8, on_choice=choices.append)
+    waiting, _ = pendings([kind() for _ in range(8)])
+    for step in waiting:
+        pool.submit(step)
+    assert pool.result(waiting[0])[1]
+    assert choices[0]["refused"].keys() == {refused}
+    assert choices[0]["way"] in choices[0]["step_s"].keys() == {"stacked", "graph", "one_by_one"} - {refused}
 
 
 def test_steps_are_as_before_when_they_have_been_timed():

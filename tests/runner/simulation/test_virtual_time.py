@@ -10,7 +10,7 @@ from torch import Tensor
 
 from daso_bench.runner.communication.link_costs import AlphaBeta
 from daso_bench.runner.communication.traffic import ring_bytes
-from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator
+from daso_bench.runner.simulation.simulated_communicator import SimulatedCommunicator, SimulatedWork
 from daso_bench.runner.simulation.virtual_time import OutOfTime, Simulator
 from daso_bench.strategies.topology import LEADERS, NODE, WORLD, Topology
 
@@ -187,15 +187,28 @@ def test_waiting_in_a_helper_is_not_counted_as_transfer():
     assert ends == [(32 * MS, 20 * MS), (12 * MS, 0)]
 
 
-def test_a_rank_that_polls_for_ever_in_no_time_is_stopped():
+@pytest.mark.parametrize(("others", "missing"), [(0, r"\[1\]"), (1, r"\[\]")])
+def test_a_rank_that_polls_for_ever_in_no_time_is_stopped(others: int, missing: str):
     def body(comm: SimulatedCommunicator) -> None:
-        if comm.rank == 0:
+        comm.simulator.advance(comm.rank, 1 - comm.rank)
+        if comm.rank <= others:
             work = comm.all_reduce(torch.ones(1), WORLD, async_op=True)
-            while not work.is_completed():
+            while comm.rank == 0 and not work.is_completed():
                 pass
 
-    with pytest.raises(RuntimeError, match=r"no time passes: a rank polls all_reduce .* for ranks \[1\]"):
-        run(body, [1, 1])
+    with pytest.raises(RuntimeError, match=f"no time passes: a rank polls all_reduce .* for ranks {missing}"):
+        run(body, [1, 1], AlphaBeta(inter_latency_s=1.0))
+
+
+def test_the_sum_of_a_collective_is_let_go_of_when_every_member_has_it():
+    def body(comm: SimulatedCommunicator) -> list[int]:
+        work = comm.all_reduce(torch.ones(1), WORLD, async_op=True)
+        assert isinstance(work, SimulatedWork)
+        work.wait()
+        comm.barrier(WORLD)
+        return [len(operation.results) for operation, _ in work.parts]
+
+    assert run(body, [1, 1])[0] == [[0], [0]]
 
 
 def test_a_run_can_be_cut_at_a_moment():

@@ -1,5 +1,6 @@
 """The train loop in virtual time: its steps, exactness of evaluation, agreement, clock, resume."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +32,7 @@ from daso_bench.runner.simulation.simulated_world import SimulatedRun, simulate
 from daso_bench.runner.training import checkpoint
 from daso_bench.runner.training.clock import PARTS
 from daso_bench.runner.training.state import TrainState
-from daso_bench.runner.training.trainer import Trainer
+from daso_bench.runner.training.trainer import Observer, Trainer
 from daso_bench.strategies.daso import DASO
 from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.errors import ConfigError
@@ -232,6 +233,51 @@ def test_a_run_told_to_stop_at_any_step_has_the_history_of_an_unbroken_one(tmp_p
         assert again.results[0].status == "finished"
         rows, kinds = [*asked.metrics.rows, *again.metrics.rows], ("evaluation", "epoch")
         assert judged(rows, kinds) == judged(whole.metrics.rows, kinds), at
+
+
+class AsksOnce(AsksAt):
+    def interrupted(self) -> str | None:
+        return "interrupt" if self.step == self.at else None
+
+
+class Agreed(Observer):
+    """Notes the steps in which ranks agreed to ask for the reason of a stop request."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+
+    def on_step_counted(self, trainer: Trainer, *, agreed: bool, met: bool) -> None:
+        self.steps += [trainer.context.progress.step] * agreed
+
+
+@pytest.mark.parametrize(
+    ("strategy", "keys"),
+    [
+        ("daso", {"warmup_epochs": 0, "cooldown_epochs": 0, "sync_every": 4, "wait_batches": 3}),
+        ("local_sgd", {"sync_every": 5}),
+        ("sgp", {"graph": "ring"}),
+    ],
+)
+def test_a_stop_request_that_is_under_way_survives_a_resume(
+    tmp_path: Path, strategy: str, keys: dict[str, Any]
+):
+    cfg = config(strategy, keys=keys, checkpoint_every_samples=16, epochs=1, dataset=Blobs(samples=320))
+
+    def agreed(loop: type[Trainer], **more: Any) -> list[int]:
+        seen = Agreed()
+        with contextlib.suppress(Dies):
+            # Rank 3 asks, and node 0 is the first to read what is under way.
+            times = {"network": SLOW, "step_time": lambda rank, n: 1000_000 * (1 + rank)}
+            simulated(cfg, loop=lambda context: loop(context, seen), **times, **more)
+        return seen.steps
+
+    ask: dict[str, Any] = {"listeners": lambda rank: AsksOnce(7 if rank == 3 else 10**9)}
+    whole = agreed(Trainer, **ask)
+    assert len(whole) == 4, "once on each rank"
+    for step in range(9, whole[0] + 1):
+        folder = tmp_path / str(step)
+        before = agreed(dies_after(step), checkpoints=folder, **ask)
+        assert before + agreed(Trainer, checkpoints=folder, attempt=2) == whole, step
 
 
 def test_time_budget_stops_all_and_is_called_timed_out(tmp_path: Path):
