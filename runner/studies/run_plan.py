@@ -167,6 +167,29 @@ def estimate(runs: Sequence[PlannedRun]) -> tuple[str, float] | None:
     return words, fmean(each)
 
 
+def virtual_work(runs: Sequence[PlannedRun]) -> str:
+    """Training samples of the unfinished runs in virtual time, and their hours at `study.samples_per_s`.
+
+    "" once a run has finished, which tells more (`estimate`), and where the number of samples is not known.
+    """
+    configs = [run.config for run in runs if run.config.launcher.virtual]
+    samples = [None if c.launcher.timing_only else c.training_samples for c in configs]
+    known = [count for count in samples if count is not None]
+    if not known or len(known) < len(runs) or any(run.state == "finished" for run in runs):
+        return ""
+    words = f"{len(known)} run{'s' * (len(known) != 1)} to do, {math.fsum(known) / 1e6:,.1f} M training samples"
+    rates = [config.study.samples_per_s for config in configs]
+    given = [rate for rate in rates if rate is not None]
+    if len(given) < len(rates):
+        return f"{words} (study.samples_per_s=RATE says how long they take)"
+    seconds = math.fsum(count / rate for count, rate in zip(known, given, strict=True))
+    at = ",".join(f"{rate:.6g}" for rate in dict.fromkeys(given))
+    return (
+        f"{words}: {duration(seconds)} at study.samples_per_s={at}, beside starts and evaluations "
+        "(no run has finished yet)"
+    )
+
+
 def slurm_limit(runs: Sequence[PlannedRun]) -> str:
     """What the unfinished runs may use up: time limits times tasks; "" for launchers other than Slurm."""
     hours = sum(
