@@ -159,4 +159,10 @@ def _stacked(config: RunConfig, model: nn.Module) -> bool:
 
 def _waiting(config: RunConfig, every: int, copy: int) -> int:
     """Copies of a rank that may wait to be judged; see `TrainContext._choose_evaluation`."""
-    return max(0, min(((config.training_samples or 0) - 1) // every, int(config.train.eval_copies_mib * MIB) // max(1, copy)))
+    return max(
+        0,
+        min(
+            ((config.training_samples or 0) - 1) // every,
+            int(config.train.eval_copies_mib * MIB) // max(1, copy),
+        ),
+    )

@@ -177,7 +177,9 @@ def virtual_work(runs: Sequence[PlannedRun]) -> str:
     known = [count for count in samples if count is not None]
     if not known or len(known) < len(runs) or any(run.state == "finished" for run in runs):
         return ""
-    words = f"{len(known)} run{'s' * (len(known) != 1)} to do, {math.fsum(known) / 1e6:,.1f} M training samples"
+    words = (
+        f"{len(known)} run{'s' * (len(known) != 1)} to do, {math.fsum(known) / 1e6:,.1f} M training samples"
+    )
     rates = [config.study.samples_per_s for config in configs]
     given = [rate for rate in rates if rate is not None]
     if len(given) < len(rates):
