@@ -116,7 +116,7 @@ class RunConfig:
 
     @property
     def training_samples(self) -> int | None:
-        """Samples of all its epochs or `max_steps`, for plans; None while the data set's size is not known."""
+        """Of all epochs or `max_steps`, for plans; None while the size of the data set is not known."""
         train, samples = self.train, self.dataset.expected_info().samples
         if samples is None:
             return None

@@ -172,22 +172,19 @@ def virtual_work(runs: Sequence[PlannedRun]) -> str:
 
     "" once a run has finished, which tells more (`estimate`), and where the number of samples is not known.
     """
-    configs = [run.config for run in runs if run.config.launcher.virtual]
-    samples = [None if c.launcher.timing_only else c.training_samples for c in configs]
-    known = [count for count in samples if count is not None]
-    if not known or len(known) < len(runs) or any(run.state == "finished" for run in runs):
+    configs = [run.config for run in runs]
+    computed = (config for config in configs if config.launcher.virtual and not config.launcher.timing_only)
+    samples = [number for config in computed if (number := config.training_samples) is not None]
+    if not runs or len(samples) < len(runs) or any(run.state == "finished" for run in runs):
         return ""
-    words = (
-        f"{len(known)} run{'s' * (len(known) != 1)} to do, {math.fsum(known) / 1e6:,.1f} M training samples"
-    )
-    rates = [config.study.samples_per_s for config in configs]
-    given = [rate for rate in rates if rate is not None]
-    if len(given) < len(rates):
+    words = f"{len(runs)} run{'s' * (len(runs) != 1)} to do, {sum(samples) / 1e6:,.1f} M training samples"
+    rates = [rate for config in configs if (rate := config.study.samples_per_s) is not None]
+    if len(rates) < len(runs):
         return f"{words} (study.samples_per_s=RATE says how long they take)"
-    seconds = math.fsum(count / rate for count, rate in zip(known, given, strict=True))
-    at = ",".join(f"{rate:.6g}" for rate in dict.fromkeys(given))
+    hours = duration(sum(number / rate for number, rate in zip(samples, rates, strict=True)))
+    at = ",".join(f"{rate:.6g}" for rate in dict.fromkeys(rates))
     return (
-        f"{words}: {duration(seconds)} at study.samples_per_s={at}, beside starts and evaluations "
+        f"{words}: {hours} at study.samples_per_s={at}, beside starts and evaluations "
         "(no run has finished yet)"
     )
 

@@ -9,6 +9,7 @@ from asking import run_here
 
 from daso_bench.datasets.synthetic import Synthetic
 from daso_bench.models.small import SmallCNN
+from daso_bench.runner.config.launchers import SimulatedConfig
 from daso_bench.runner.config.load import requests
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.machine import environment
@@ -112,7 +113,8 @@ def test_a_study_for_a_gpu_has_a_size_before_there_are_its_data(study: str, tmp_
 def on_cpu(run: RunConfig) -> RunConfig:
     """The run on a CPU, which has no TF32."""
     train = dataclasses.replace(run.train, precision=run.train.precision.replace("tf32", "fp32"))
-    launcher = dataclasses.replace(run.launcher, **{"device": "cpu", "loader_workers": 0})
+    assert isinstance(run.launcher, SimulatedConfig)
+    launcher = dataclasses.replace(run.launcher, device="cpu", loader_workers=0)
     return dataclasses.replace(run, train=train, launcher=launcher)
 
 
