@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
 
 from daso_bench.runner.cli.main import run
 from daso_bench.runner.config.load import requests
@@ -78,6 +79,20 @@ def test_before_a_run_has_finished_samples_and_a_rate_tell_the_hours(tmp_path: P
     assert with_rate.run_id == without.run_id
     finish(with_rate, 10.0)
     assert virtual_work(plan([with_rate, *configs(tmp_path, "seed=1")])) == ""
+
+
+def test_a_dry_run_tells_memory_and_hours_where_neither_data_nor_a_gpu_are(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert run(["+study=paper_daso_imagenet", "seed=0", "study.arm=daso", "--dry-run"]) in (0, 2)
+    shown = capsys.readouterr().out
+    assert "memory: 64 ranks x 634.4 MiB" in shown
+    assert "1 run to do, 114.4 M training samples: 9 h 24 min at study.samples_per_s=3376" in shown
+    assert run(["+study=mission_gpu", "seed=0", "study.arm=daso", "--dry-run"]) == 2
+    shown = capsys.readouterr().out
+    assert "would      refuse: launcher.device=cuda: torch sees no GPU" in shown
+    assert "1 run to do, 0.5 M training samples: 10.8 s at study.samples_per_s=41512" in shown
 
 
 def test_jobs_may_use_up_their_time_limits(tmp_path: Path) -> None:
