@@ -64,7 +64,8 @@ def test_before_a_run_has_finished_samples_and_a_rate_tell_the_hours(tmp_path: P
     sizes = ("train.epochs=90", "train.global_batch_size=2048", "train.eval_every_samples=null")
 
     def told(*more: str) -> str:
-        return virtual_work(plan(configs(tmp_path, *words, *sizes, *more)))
+        assert (asked := configs(tmp_path, *words, *sizes, *more))
+        return virtual_work(plan(asked))
 
     beside = "at study.samples_per_s=3376, beside starts and evaluations (no run has finished yet)"
     assert told("seed=0") == f"2 runs to do, 230.6 M training samples: 18 h 58 min {beside}"
@@ -72,7 +73,7 @@ def test_before_a_run_has_finished_samples_and_a_rate_tell_the_hours(tmp_path: P
     assert told("seed=0", "strategy=ddp", "train.max_steps=1000").startswith("1 run to do, 2.0 M training")
     unrated = told("seed=0", "study.samples_per_s=null")
     assert unrated.endswith("samples (study.samples_per_s=RATE says how long they take)")
-    assert told("seed=0", "launcher.timing_only=true") == "", "nothing is computed"
+    assert told("seed=0", "launcher.timing_only=true", "train.target=null") == "", "nothing is computed"
     real = ("launcher=local", "cluster=laptop")
     assert told("seed=0", *real) == "", "a device's rate says nothing about ranks that wait for each other"
     (with_rate, *_), (without, *_) = (configs(tmp_path, f"study.samples_per_s={r}") for r in ("9", "null"))
