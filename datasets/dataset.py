@@ -84,6 +84,10 @@ class Dataset(ABC):
         """Facts about the samples, from keys or prepared files; runs that do not fit are refused by them."""
         return DatasetInfo()
 
+    def expected_info(self) -> DatasetInfo:
+        """As `info`; of the whole data set where its files are not prepared. For plans, never for a run."""
+        return self.info()
+
     def about(self) -> dict[str, Any] | None:
         """The result of `prepare` for people and records, see `verification.Manifest`; None without files."""
         return None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
-from .dataset import at_least
+from .dataset import DatasetInfo, at_least
 from .imagefolder import FolderDataset
 from .listing import File, Tree, folders_in, hold_out, images_below
 
@@ -40,6 +40,13 @@ class ImageNet(FolderDataset):
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least("validation_per_class", self.validation_per_class, 1)
+
+    def expected_info(self) -> DatasetInfo:
+        if (info := self.info()).samples is not None:
+            return info
+        held_out = 1000 * self.validation_per_class
+        samples = {"train": 1_281_167 - held_out, "validation": held_out, "test": 50_000}
+        return DatasetInfo(shape=self.shape, classes=1000, samples=samples)
 
     def tree(self) -> Tree:
         place = self._place()

@@ -47,8 +47,8 @@ def normalises(model: nn.Module) -> bool:
 
 
 def input_spec(dataset: Dataset) -> InputSpec | None:
-    """The shape of a data set's samples; None where it has to be loaded first."""
-    info = dataset.info()
+    """The shape of a data set's samples, for plans and checks; None where it has to be loaded first."""
+    info = dataset.expected_info()
     return None if info.shape is None or info.classes is None else InputSpec(*info.shape, info.classes)
 
 

@@ -96,7 +96,8 @@ class StudyInfo:
     the others are compared with; "": the first with `ddp`. `role`: a second baseline, which measures how much
     two equal arms differ, with the same seeds (`same_seeds`, the first `same_seeds_share` of the schedule) or
     with others (`fresh_seeds`); the `placebo`; or one process on one core alone (`one_core`). `level`: of
-    the intervals of ratios.
+    the intervals of ratios. `samples_per_s`: training samples a second of the device that computes a run in
+    virtual time; with it `--dry-run` estimates the hours of a study of which no run has finished.
 
     `tune_trials`: trials of each arm with `daso-bench tune`. It writes the other keys into the study of the
     winners: `tuned`, the arm whose tuned settings this one has, "" for the study's own settings;
@@ -111,6 +112,7 @@ class StudyInfo:
     role: str = ""
     same_seeds_share: float = 0.2
     level: float = 0.95
+    samples_per_s: float | None = None
     tune_trials: int = TRIALS
     tuned: str = ""
     tune_space: str = ""
@@ -124,6 +126,8 @@ class StudyInfo:
         within("study.same_seeds_share", self.same_seeds_share, 0, 1)
         above("study.level", self.level, 0.5)
         within("study.level", self.level, 0.5, 0.999)
+        if self.samples_per_s is not None:
+            above("study.samples_per_s", self.samples_per_s, 0)
         if self.name in ("", ".", "..") or "/" in self.name or "\0" in self.name:
             raise ConfigError(
                 f"study.name={self.name}: must be the name of one folder (not empty, no slash); "

@@ -5,6 +5,7 @@ are reported: each check takes a whole `RunConfig` and raises ConfigError.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -112,6 +113,15 @@ class RunConfig:
             steps = train.max_steps if steps is None else min(steps, train.max_steps)
         topology = Topology.of(self.cluster.ranks_of_nodes)
         return Plan(topology, train.epochs, train.global_batch_size, per_epoch, steps)
+
+    @property
+    def training_samples(self) -> int | None:
+        """Of all epochs or `max_steps`, for plans; None while the size of the data set is not known."""
+        train, samples = self.train, self.dataset.expected_info().samples
+        if samples is None:
+            return None
+        most = math.inf if train.max_steps is None else train.max_steps * train.global_batch_size
+        return int(min(train.epochs * samples["train"], most))
 
     def sampler(self) -> Sampler | None:
         """How an epoch is cut; None while the number of samples is not known. Raises ConfigError."""

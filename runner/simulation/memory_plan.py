@@ -97,7 +97,7 @@ def memory_of(config: RunConfig) -> MemoryPlan:
     floating = [b for b in model.buffers() if b.is_floating_point()]
     width = trained.dtype.itemsize
     copy = (trained.numel + sum(buffer.numel() for buffer in floating)) * width
-    samples = config.dataset.info().samples
+    samples = config.dataset.expected_info().samples
     every = config.train.eval_every_samples or (samples["train"] if samples else sys.maxsize)
     states, way = states_of(config.optimizer), _way(config, model)
     parameters, gradients = (
@@ -166,5 +166,10 @@ def _way(config: RunConfig, model: nn.Module) -> str:
 
 def _waiting(config: RunConfig, every: int, copy: int) -> int:
     """Copies of a rank that may wait to be judged; see `TrainContext._choose_evaluation`."""
-    budget = (config.plan().steps or 0) * config.train.global_batch_size
-    return max(0, min((budget - 1) // every, int(config.train.eval_copies_mib * MIB) // max(1, copy)))
+    return max(
+        0,
+        min(
+            ((config.training_samples or 0) - 1) // every,
+            int(config.train.eval_copies_mib * MIB) // max(1, copy),
+        ),
+    )

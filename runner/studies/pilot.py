@@ -189,7 +189,9 @@ def derived_run(base: RunConfig, suffix: str, *, seed: int, phase: float, **trai
     """
     drawn = phase if base.train.eval_phase else 0.0
     whole = dataclasses.replace(base.train, stop="budget", max_seconds=None, eval_phase=drawn, **train)
-    study = StudyInfo(name=f"{base.study.name}{suffix}", arm=base.study.arm, size=base.study.size)
+    own = base.study
+    name, rate = f"{own.name}{suffix}", own.samples_per_s
+    study = StudyInfo(name=name, arm=own.arm, size=own.size, samples_per_s=rate)
     return dataclasses.replace(base, seed=seed, train=whole, study=study)
 
 

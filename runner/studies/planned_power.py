@@ -142,7 +142,7 @@ def modelled_bound(base: RunConfig) -> float | None:
 
     None in real time, and where it would take long or cannot be known before the data are loaded.
     """
-    samples, spec = base.dataset.info().samples, input_spec(base.dataset)
+    samples, spec = base.dataset.expected_info().samples, input_spec(base.dataset)
     if not base.launcher.virtual or samples is None or spec is None or base.cluster.ranks > MOST_RANKS:
         return None
     data = timing_only.ghost_data(base.dataset.name, *(samples[split] for split in SPLITS))

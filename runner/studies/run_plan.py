@@ -167,6 +167,28 @@ def estimate(runs: Sequence[PlannedRun]) -> tuple[str, float] | None:
     return words, fmean(each)
 
 
+def virtual_work(runs: Sequence[PlannedRun]) -> str:
+    """Training samples of the unfinished runs in virtual time, and their hours at `study.samples_per_s`.
+
+    "" once a run has finished, which tells more (`estimate`), and where the number of samples is not known.
+    """
+    configs = [run.config for run in runs]
+    computed = (config for config in configs if config.launcher.virtual and not config.launcher.timing_only)
+    samples = [number for config in computed if (number := config.training_samples) is not None]
+    if not runs or len(samples) < len(runs) or any(run.state == "finished" for run in runs):
+        return ""
+    words = f"{len(runs)} run{'s' * (len(runs) != 1)} to do, {sum(samples) / 1e6:,.1f} M training samples"
+    rates = [rate for config in configs if (rate := config.study.samples_per_s) is not None]
+    if len(rates) < len(runs):
+        return f"{words} (study.samples_per_s=RATE says how long they take)"
+    hours = duration(sum(number / rate for number, rate in zip(samples, rates, strict=True)))
+    at = ",".join(f"{rate:.6g}" for rate in dict.fromkeys(rates))
+    return (
+        f"{words}: {hours} at study.samples_per_s={at}, beside starts and evaluations "
+        "(no run has finished yet)"
+    )
+
+
 def slurm_limit(runs: Sequence[PlannedRun]) -> str:
     """What the unfinished runs may use up: time limits times tasks; "" for launchers other than Slurm."""
     hours = sum(

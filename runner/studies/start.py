@@ -3,6 +3,7 @@
 import shlex
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -84,8 +85,9 @@ def show_plan(console: Console, plan: StudyPlan, *, many: bool, power: Sequence[
     for number, run in enumerate(plan.runs, 1):
         display.say(console, (f"[{number}/{total}] " if many else "") + run.title, "bold")
         display.say(console, f"  directory  {run.path}")
-        for line, text in enumerate(launcher_of(run.config).describe(run.config)):
-            display.say(console, f"  {'' if line else 'processes':<9}  {text}")
+        with suppress(MachineError):  # `would` says it
+            for line, text in enumerate(launcher_of(run.config).describe(run.config)):
+                display.say(console, f"  {'' if line else 'processes':<9}  {text}")
         would = intent(run, many=many)
         if would in (RUN, GO_ON) and (trouble := trouble_of(run.config)) is not None:
             would, wrong = f"refuse: {trouble}", True
@@ -118,8 +120,8 @@ def trouble_of(config: RunConfig) -> str | None:
 def show_time(console: Console, plan: StudyPlan) -> None:
     """Show how long the runs will take, as far as that is known before any is started."""
     estimate = run_plan.estimate(plan.runs)
-    if estimate is not None:
-        display.say(console, estimate[0])
+    if words := run_plan.virtual_work(plan.runs) if estimate is None else estimate[0]:
+        display.say(console, words)
     if limit := run_plan.slurm_limit(plan.runs):
         display.say(console, limit)
 

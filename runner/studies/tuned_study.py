@@ -171,7 +171,7 @@ def write_study(
     # Where the study's baseline was left out when tuning, the new study names none.
     own_baseline = first.baseline if first.baseline in [arm.name for arm in arms] else ""
     name = f"{first.name}{SUFFIX}"
-    study = {"size": first.size, "same_seeds_share": first.same_seeds_share, "level": first.level}
+    study = {key: getattr(first, key) for key in ("size", "same_seeds_share", "level", "samples_per_s")}
     tree = {
         "defaults": [{f"override /{group}": arms[0].choices[group]} for group in same_groups],
         "study": {"name": name, "baseline": own_baseline, **study, **common_keys},

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from pictures import plain, put
 
+from daso_bench.datasets.dataset import DatasetInfo
 from daso_bench.datasets.image_files import ImageFiles
 from daso_bench.datasets.imagenet import ImageNet
 
@@ -108,3 +109,17 @@ def test_images_without_a_label_and_labels_without_an_image_are_bad(tmp_path: Pa
     assert "val/odd.JPEG: has no label in" in str(caught.value)
     assert f"val/{VAL[0]}.JPEG: missing; " in str(caught.value)
     assert len(splits_of(small(tmp_path, bad_files="skip"))["test"]) == 5
+
+
+def test_plans_expect_all_of_imagenet_until_its_files_are_known(tmp_path: Path) -> None:
+    make(tmp_path, sorted_val=True)
+    dataset = small(tmp_path)
+    assert dataset.info().samples is None
+    assert dataset.expected_info() == DatasetInfo(
+        shape=(3, 8, 8),
+        classes=1000,
+        samples={"train": 1_279_167, "validation": 2_000, "test": 50_000},
+    )
+    dataset.prepare()
+    assert dataset.expected_info() == dataset.info()
+    assert dataset.info().samples == {"train": 12, "validation": 6, "test": 6}

@@ -191,6 +191,7 @@ def test_steps_are_planned_where_the_data_set_tells_its_size() -> None:
         ({"study__level": 0.4}, "study.level=0.4"),
         ({"study__same_seeds_share": 0}, "study.same_seeds_share=0"),
         ({"study__same_seeds_share": 1.5}, "study.same_seeds_share=1.5"),
+        ({"study__samples_per_s": 0}, "study.samples_per_s=0"),
         ({"run__repeat": -1}, "run.repeat=-1: must be >= 0"),
         ({"strategy__fooo": 1}, "strategy.fooo: unknown key"),
         ({"train__foo": 1}, "train.foo: unknown key"),

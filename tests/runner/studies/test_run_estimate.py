@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
 
 from daso_bench.runner.cli.main import run
 from daso_bench.runner.config.load import requests
@@ -13,7 +14,7 @@ from daso_bench.runner.records.json_lines import read_json, write_json
 from daso_bench.runner.records.run_directory import RunDirectory
 from daso_bench.runner.records.study_plan import stages_of
 from daso_bench.runner.studies.plan import PlannedRun
-from daso_bench.runner.studies.run_plan import estimate, slurm_limit
+from daso_bench.runner.studies.run_plan import estimate, slurm_limit, virtual_work
 
 
 def configs(folder: Path, *words: str) -> list[RunConfig]:
@@ -56,6 +57,43 @@ def test_what_was_interrupted_tells_no_time(tmp_path: Path) -> None:
     wanted = configs(tmp_path, "strategy=ddp", "seed=0,1")
     finish(wanted[0], 10.0, 10.0)
     assert estimate(plan(wanted)) is None
+
+
+def test_before_a_run_has_finished_samples_and_a_rate_tell_the_hours(tmp_path: Path) -> None:
+    words = ("strategy=ddp,daso", "dataset=imagenet_sized", "model=resnet50", "study.samples_per_s=3376")
+    sizes = ("train.epochs=90", "train.global_batch_size=2048", "train.eval_every_samples=null")
+
+    def told(*more: str) -> str:
+        assert (asked := configs(tmp_path, *words, *sizes, *more))
+        return virtual_work(plan(asked))
+
+    beside = "at study.samples_per_s=3376, beside starts and evaluations (no run has finished yet)"
+    assert told("seed=0") == f"2 runs to do, 230.6 M training samples: 18 h 58 min {beside}"
+    assert told("seed=0,1").startswith("4 runs to do, 461.2 M training samples: 37 h 56 min")
+    assert told("seed=0", "strategy=ddp", "train.max_steps=1000").startswith("1 run to do, 2.0 M training")
+    unrated = told("seed=0", "study.samples_per_s=null")
+    assert unrated.endswith("samples (study.samples_per_s=RATE says how long they take)")
+    assert told("seed=0", "launcher.timing_only=true", "train.target=null") == "", "nothing is computed"
+    real = ("launcher=local", "cluster=laptop")
+    assert told("seed=0", *real) == "", "a device's rate says nothing about ranks that wait for each other"
+    (with_rate, *_), (without, *_) = (configs(tmp_path, f"study.samples_per_s={r}") for r in ("9", "null"))
+    assert with_rate.run_id == without.run_id
+    finish(with_rate, 10.0)
+    assert virtual_work(plan([with_rate, *configs(tmp_path, "seed=1")])) == ""
+
+
+def test_a_dry_run_tells_memory_and_hours_where_neither_data_nor_a_gpu_are(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert run(["+study=paper_daso_imagenet", "seed=0", "study.arm=daso", "--dry-run"]) in (0, 2)
+    shown = capsys.readouterr().out
+    assert "memory: 64 ranks x 634.4 MiB" in shown
+    assert "1 run to do, 114.4 M training samples: 9 h 24 min at study.samples_per_s=3376" in shown
+    assert run(["+study=mission_gpu", "seed=0", "study.arm=daso", "--dry-run"]) == 2
+    shown = capsys.readouterr().out
+    assert "would      refuse: launcher.device=cuda: torch sees no GPU" in shown
+    assert "1 run to do, 0.5 M training samples: 10.8 s at study.samples_per_s=41512" in shown
 
 
 def test_jobs_may_use_up_their_time_limits(tmp_path: Path) -> None:
