@@ -32,7 +32,8 @@ OTHERS = {"heterogeneity": (6, ()), "periods": (19, ("ddp by nodes", "ednncomm K
 STUDIES = {**PAPERS, **OTHERS}
 SIZES = {"heterogeneity": 5, "paper_ednncomm_cifar": 2}
 # Studies for a GPU, and the hours of all runs, by samples and rate alone.
-GPU = {"mission_gpu": 0.0813, "paper_daso_imagenet": 188, "paper_lasgd_imagenet": 282, "paper_ednncomm_cifar": 31.9}
+IMAGENET = {"paper_daso_imagenet": 188, "paper_lasgd_imagenet": 282}
+GPU = {"mission_gpu": 0.0813, "paper_ednncomm_cifar": 31.9, **IMAGENET}
 
 
 def planned(study: str, *words: str, cwd: Path) -> list[RunConfig]:
