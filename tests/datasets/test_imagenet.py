@@ -115,11 +115,8 @@ def test_plans_expect_all_of_imagenet_until_its_files_are_known(tmp_path: Path) 
     make(tmp_path, sorted_val=True)
     dataset = small(tmp_path)
     assert dataset.info().samples is None
-    assert dataset.expected_info() == DatasetInfo(
-        shape=(3, 8, 8),
-        classes=1000,
-        samples={"train": 1_279_167, "validation": 2_000, "test": 50_000},
-    )
+    samples = {"train": 1_279_167, "validation": 2_000, "test": 50_000}
+    assert dataset.expected_info() == DatasetInfo(shape=(3, 8, 8), classes=1000, samples=samples)
     dataset.prepare()
     assert dataset.expected_info() == dataset.info()
     assert dataset.info().samples == {"train": 12, "validation": 6, "test": 6}

@@ -104,7 +104,7 @@ def test_a_study_is_its_sweep_and_the_command_line_wins(own: Path) -> None:
     [
         (["strategy=ddpp"], "strategy=ddpp: unknown (did you mean 'ddp'?); known: "),
         (["model=resnet55"], "`daso-bench list models` shows all"),
-        (["+study=quik"], "study=quik: unknown (did you mean 'quick'?); known: bandwidth, heterogeneity, "),
+        (["+study=quik"], "study=quik: unknown (did you mean 'quick'?); `daso-bench list studies` shows"),
         (["study=quick"], "study: a study is added with a plus: +study=NAME"),
         (["train.epoch=3"], "train.epoch: unknown key (did you mean train.epochs?); known: train.epochs, "),
         (["optimzer=sgd"], "optimzer: unknown key (did you mean optimizer?); known: strategy, model, "),

@@ -28,20 +28,12 @@ PAPERS = {
     "paper_lasgd_imagenet": (6, ()),
     "paper_ednncomm_cifar": (6, ()),
 }
-OTHERS = {
-    "heterogeneity": (6, ()),
-    "periods": (19, ("ddp by nodes", "ednncomm K=4")),
-    "mission_gpu": (9, ()),
-}
+OTHERS = {"heterogeneity": (6, ()), "periods": (19, ("ddp by nodes", "ednncomm K=4")), "mission_gpu": (9, ())}
 STUDIES = {**PAPERS, **OTHERS}
 SIZES = {"heterogeneity": 5, "paper_ednncomm_cifar": 2}
-# Studies for a GPU: ranks, and hours of all runs, by samples and rate alone.
-GPU = {
-    "mission_gpu": ({64}, 0.08),
-    "paper_daso_imagenet": ({64}, 188.3),
-    "paper_lasgd_imagenet": ({64}, 282.4),
-    "paper_ednncomm_cifar": ({8}, 31.9),
-}
+# Studies for a GPU, and the hours of all runs, by samples and rate alone.
+IMAGENET = {"paper_daso_imagenet": 188, "paper_lasgd_imagenet": 282}
+GPU = {"mission_gpu": 0.0813, "paper_ednncomm_cifar": 31.9, **IMAGENET}
 
 
 def planned(study: str, *words: str, cwd: Path) -> list[RunConfig]:
@@ -101,11 +93,8 @@ def test_a_short_run_of_it_ends_in_a_report(study: str, tmp_path: Path, monkeypa
 @pytest.mark.parametrize("study", GPU)
 def test_a_study_for_a_gpu_has_a_size_before_there_are_its_data(study: str, tmp_path: Path):
     runs = planned(study, cwd=tmp_path)
-    ranks, hours = GPU[study]
-    assert {run.cluster.ranks for run in runs} == ranks
-    assert all(run.training_samples and run.study.samples_per_s for run in runs)
     seconds = sum((run.training_samples or 0) / (run.study.samples_per_s or 1) for run in runs)
-    assert seconds / 3600 == pytest.approx(hours, rel=0.02)
+    assert seconds / 3600 == pytest.approx(GPU[study], rel=0.01)
     arms = {run.arm_id: on_cpu(run) for run in runs}
     assert max(memory_of(arm).total for arm in arms.values()) < 130 * 2**30, "an H200 has 140 GiB"
 
