@@ -13,6 +13,7 @@ import psutil
 import torch
 from torch import nn
 
+from ...models.spec import InputSpec
 from ...strategies.errors import MachineError
 from ...strategies.layout import Layout
 from ...strategies.progress import RankMemory
@@ -26,6 +27,7 @@ from .rank_compute import has_dropout
 from .stacked_ranks import FEWEST, most_stacked
 
 GIB, MIB = 2**30, 2**20
+_last_built: dict[tuple[str, InputSpec, str], nn.Module] = {}
 _SIDE = 8  # of the matrix on which an optimizer is asked for its state
 
 
@@ -92,7 +94,7 @@ def memory_of(config: RunConfig) -> MemoryPlan:
     """The plan of a run whose samples have a known shape. Raises ConfigError: the model cannot be built."""
     spec, ranks, device = input_spec(config.dataset), config.cluster.ranks, _device(config)
     assert spec is not None, "the caller has asked"
-    model = built(config.model, spec).to(dtype=DTYPES[config.train.precision])
+    model = _built(config, spec)
     trained = Layout([(n, p) for n, p in model.named_parameters() if p.requires_grad], torch.device("meta"))
     floating = [b for b in model.buffers() if b.is_floating_point()]
     width = trained.dtype.itemsize
@@ -128,6 +130,15 @@ def memory_of(config: RunConfig) -> MemoryPlan:
     shared = copy + of_way[way]  # and a sum over all ranks
     name, room = _room(device)
     return MemoryPlan(config=config, parts=parts, shared=shared, device=name, room=room)
+
+
+def _built(config: RunConfig, spec: InputSpec) -> nn.Module:
+    """The module of a run; the last one is kept, for runs of a sweep mostly have the same."""
+    key = f"{type(config.model)} {config.model!r}", spec, config.train.precision
+    if key not in _last_built:
+        _last_built.clear()
+        _last_built[key] = built(config.model, spec).to(dtype=DTYPES[config.train.precision])
+    return _last_built[key]
 
 
 def _device(config: RunConfig) -> torch.device:
