@@ -76,7 +76,7 @@ def test_how_ranks_are_computed_is_recorded_and_kept():
 
 def test_a_gpu_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]):
     assert code_of(*SMALL, "launcher.device=cuda") == 3
-    assert "launcher.device=cuda: torch sees no GPU" in capsys.readouterr().out
+    assert "launcher.device=cuda: torch sees no GPU" in capsys.readouterr().err
 
 
 def test_timing_only_through_the_command_line():
