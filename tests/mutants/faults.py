@@ -128,8 +128,8 @@ REPLACEMENTS: dict[str, dict[str, dict[str, tuple[str, str]]]] = {
                 "        if False:\n",
             ),
             "stop request forgotten when a sum passes": (
-                "        flat[-1].fill_(float(self.stop_requested or self.replica.stop_requested))",
-                "        flat[-1].fill_(float(self.replica.stop_requested))",
+                "        self.comm.write_stop_flag(flat[-1], self.stop_requested or self.replica.stop_requested)",
+                "        self.comm.write_stop_flag(flat[-1], self.replica.stop_requested)",
             ),
             "a plateau overwrites the best loss": (
                 "        self.bad_epochs = 0\n        if self.sync_every == 1:\n",
@@ -247,7 +247,7 @@ REPLACEMENTS: dict[str, dict[str, dict[str, tuple[str, str]]]] = {
             "momenta are reset": ('    if policy == "reset":', '    if policy == "keep":'),
             "steps since the average are not saved": ('*("since", "period",', '*("period",'),
             "stop requests are not sent": (
-                "        flat[-1].fill_(float(self.stop_requested or self.replica.stop_requested))",
+                "        self.comm.write_stop_flag(flat[-1], self.stop_requested or self.replica.stop_requested)",
                 "        flat[-1].fill_(0.0)",
             ),
             "buffers stay at home": (

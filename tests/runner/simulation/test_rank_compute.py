@@ -1,6 +1,7 @@
 """Ways to compute ranks: the same numbers, the same bits whoever is computed with whom, and the choice."""
 
 from copy import deepcopy
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ import pytest
 import torch
 from runs import (
     MLP,
+    NAMES,
+    PERIODS,
     Awkward,
     Blobs,
     SmallCNN,
@@ -81,7 +84,9 @@ def test_a_stack_computes_what_each_would_alone(build: Any, dtype: torch.dtype, 
             assert torch.allclose(mine, wanted, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("build", [SmallCNN(), MLP(hidden=[7])], ids=["cnn", "mlp"])
+@pytest.mark.parametrize(
+    "build", [SmallCNN(), SmallCNN(norm="batch"), MLP(hidden=[7])], ids=["cnn", "norm", "mlp"]
+)
 @pytest.mark.parametrize("groups", [[1] * 20, [20], [3, 9, 8], [19, 1]])
 def test_the_bits_do_not_depend_on_the_company(build: Any, groups: list[int]):
     def computed(sizes: list[int]) -> list[list[Tensor]]:
@@ -92,7 +97,7 @@ def test_the_bits_do_not_depend_on_the_company(build: Any, groups: list[int]):
             for step in some:
                 pool.submit(step)
             pool.result(some[-1])
-        return [gradients(step.model) for step in waiting]
+        return [[*gradients(step.model), *step.buffers.values()] for step in waiting]
 
     for mine, wanted in zip(computed(groups), computed([FEWEST, 20 - FEWEST]), strict=True):
         assert all(torch.equal(a, b) for a, b in zip(mine, wanted, strict=True))
@@ -294,6 +299,31 @@ def test_a_run_by_graph_has_the_bits_of_one_by_one(strategy: str, precision: str
         for way in ("graph", "one_by_one")
     ]
     assert_same_models(*runs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AwkwardAlike(Awkward):
+    """Awkward, but without dropout, which nobody shares."""
+
+    def build(self, spec: InputSpec) -> nn.Module:
+        module = super().build(spec)
+        module.dropout = nn.Identity()
+        return module
+
+
+@pytest.mark.parametrize("strategy", NAMES)
+def test_runs_of_every_strategy_are_those_of_one_by_one(strategy: str):
+    """Gradients are clipped, pieces uneven, and a step takes each rank another time."""
+    more = {"ranks": [4, 4], "global_batch_size": 27, "epochs": 3, "precision": "fp64", "clip_norm": 1.0}
+    cfg = config(
+        strategy, keys=PERIODS.get(strategy), model=AwkwardAlike(), dataset=Blobs(samples=81), **more
+    )
+    alone, stacked = (
+        simulated(cfg, pool=pool_of(way, 8), step_time=lambda rank, n: 1000 * (rank + 1))
+        for way in ("one_by_one", "stacked")
+    )
+    for ranks in zip(stacked.contexts, alone.contexts, strict=True):
+        assert_close(*(list(context.replica.model.state_dict().values()) for context in ranks))
 
 
 @pytest.mark.parametrize(
