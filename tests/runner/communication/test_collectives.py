@@ -148,10 +148,11 @@ def test_messages_and_one_node_by_hand():
 
 
 def test_gloo_is_a_ring_in_which_a_process_has_its_cap():
-    """Two cards of 10 bytes a ns, of which a process fills 1; inside a node as much."""
-    fast, inside = (LinkConfig(rate_gbit=80, latency_us=us, cap_gbit=8) for us in (10, 1))
+    """Two cards of 10 bytes a ns, of which a process fills 1; inside a node a half."""
+    fast, inside = (LinkConfig(rate_gbit=80, latency_us=us, cap_gbit=cap) for us, cap in ((10, 8), (1, 4)))
     gloo: dict[str, Any] = {"model": "gloo", "inter": fast, "intra": inside, "nics": 2}
-    assert cost([2, 2], **gloo).duration_ns == 60_000 + 18_000_000
-    assert cost([2, 2], members=(0, 1), **gloo).duration_ns == 2_000 + 12_000_000
+    assert cost([1, 1], **gloo).duration_ns == 20_000 + 12_000_000
+    assert cost([2, 2], members=(0, 1), **gloo).duration_ns == 2_000 + 24_000_000
+    assert cost([2, 2], **gloo).duration_ns == 60_000 + 36_000_000
     uncapped = cost([2, 2], model="gloo")
     assert uncapped == cost([2, 2], algorithm="ring") != cost([2, 2])
