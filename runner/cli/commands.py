@@ -292,6 +292,11 @@ cluster.nodes, cluster.ranks_per_node, train.global_batch_size, launcher.threads
 
   daso-bench calibrate cluster=one_node model=resnet18 train.global_batch_size=32
   daso-bench --config-dir calibrated launcher=simulated cluster=this_machine model=resnet18 strategy=daso
+
+With links=FILE nothing is measured: the output of nccl-tests (all_reduce_perf -b 8 -e 1G -f 2) gives latency
+and rate of the links, cluster=NAME all other numbers.
+
+  daso-bench calibrate links=all_reduce.txt cluster=a100_hdr --name my_cluster
 """
 
 

@@ -9,7 +9,8 @@ and α_e, rates β_i and β_e inside and between nodes (β_e of all cards that t
     hierarchical  2(g-1)·α_i + 2(g-1)/g · S/β_i + 2(N-1)·α_e + 2(N-1)/N · S/β_e
     auto          the fastest of them
 
-A broadcast or reduce is a pipelined tree, ⌈log2⌉ levels of α and S/β.
+A broadcast or reduce is a pipelined tree, ⌈log2⌉ levels of α and S/β. With `links.model=nccl` a transfer
+takes what `collectives` says.
 """
 
 import math
@@ -21,6 +22,7 @@ from functools import cached_property
 
 from ...strategies.topology import Topology
 from ..config.cluster import LinkConfig, LinksConfig
+from .collectives import ends, seconds
 
 
 @dataclass(frozen=True)
@@ -100,33 +102,45 @@ class ClusterNetwork(Network):
         return {}
 
     def _cost(self, verb: str, members: tuple[int, ...], payload: int) -> Cost:
-        links, intra, inter = self.links, self.links.intra, self.links.inter
+        links, inter = self.links, self.links.inter
         cards = self._cards(members)
-        nodes = len(cards)
         most = max(Counter(self.topology.node_of_rank[member] for member in members).values())
+        held: list[Hashable] = [("rank", member) for member in members]
+        rate = math.inf
+        if len(cards) > 1:
+            held = [(node, card) for node, of_node in cards.items() for card in of_node]
+            rate = inter.bytes_per_s * min(len(own) * self._speed(node) for node, own in cards.items())
+            rate = min(rate, inter.cap_bytes_per_s)
+        if links.model == "nccl" and len(members) > 1:
+            curve = ends(verb, len(cards), most, len(members), rate, links)
+            lasts = seconds(payload, curve, 0 if verb == "send" else links.ramp)  # one message has no chain
+        else:
+            lasts = self._alpha_beta(verb, len(cards), most, len(members), rate, payload)
+        took = round(lasts * 1e9)
+        return Cost(took, directed(verb, held) if took else ())
+
+    def _alpha_beta(self, verb: str, nodes: int, most: int, ranks: int, rate: float, payload: int) -> float:
+        """Seconds; `rate`: bytes a second of the cards of the slowest node."""
+        links, intra = self.links, self.links.intra
         if nodes == 1:
-            took = round(_seconds(intra, *ring(verb, len(members), payload)) * 1e9)
-            return Cost(took, directed(verb, [("rank", member) for member in members]) if took else ())
-        rate = inter.bytes_per_s * min(len(held) * self._speed(node) for node, held in cards.items())
-        alpha = inter.latency_us / 1e6
+            return _seconds(intra, *ring(verb, ranks, payload))
+        alpha = links.inter.latency_us / 1e6
         slowest, latest = rate, alpha
         if most > 1:
-            slowest, latest = min(rate, intra.bytes_per_s), max(alpha, intra.latency_us / 1e6)
-        messages, volume = ring(verb, len(members), payload)
+            slowest = min(rate, intra.bytes_per_s, intra.cap_bytes_per_s)
+            latest = max(alpha, intra.latency_us / 1e6)
+        messages, volume = ring(verb, ranks, payload)
         flat = messages * latest + volume / slowest
         if verb != "all_reduce":
-            seconds = flat
-        else:
-            levels = math.ceil(math.log2(nodes)) * alpha + math.ceil(math.log2(most)) * intra.latency_us / 1e6
-            ways = {"ring": flat, "tree": 2 * levels + volume / slowest, "hierarchical": flat}
-            if most > 1:
-                inside = _seconds(intra, *ring("all_reduce", most, payload))
-                messages, volume = ring("all_reduce", nodes, payload)
-                ways["hierarchical"] = inside + messages * alpha + volume / rate
-            seconds = min(ways.values()) if links.algorithm == "auto" else ways[links.algorithm]
-        took = round(seconds * 1e9)
-        held = [(node, card) for node, of_node in cards.items() for card in of_node]
-        return Cost(took, directed(verb, held) if took else ())
+            return flat
+        levels = math.ceil(math.log2(nodes)) * alpha + math.ceil(math.log2(most)) * intra.latency_us / 1e6
+        ways = {"ring": flat, "tree": 2 * levels + volume / slowest, "hierarchical": flat}
+        if most > 1:
+            inside = _seconds(intra, *ring("all_reduce", most, payload))
+            messages, volume = ring("all_reduce", nodes, payload)
+            ways["hierarchical"] = inside + messages * alpha + volume / rate
+        algorithm = "ring" if links.model == "gloo" else links.algorithm
+        return min(ways.values()) if algorithm == "auto" else ways[algorithm]
 
     def _cards(self, members: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
         """By node: the network cards that its members send through."""
@@ -165,4 +179,4 @@ def ring(verb: str, members: int, payload: int) -> tuple[int, float]:
 
 def _seconds(link: LinkConfig, messages: int, volume: float) -> float:
     """Latency and transfer."""
-    return messages * link.latency_us / 1e6 + volume / link.bytes_per_s
+    return messages * link.latency_us / 1e6 + volume / min(link.bytes_per_s, link.cap_bytes_per_s)

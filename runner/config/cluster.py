@@ -13,6 +13,7 @@ from ...strategies.errors import ConfigError, above, at_least, one_of, within
 
 ALGORITHMS = ("auto", "ring", "tree", "hierarchical")
 SHARINGS = ("fifo", "fair")
+MODELS = {"alpha_beta": ALGORITHMS, "nccl": ("auto",), "gloo": ("auto", "ring")}  # with their algorithms
 FLAGGED, REFUSED = 8, 64  # times the ranks that were validated
 REAL_KINDS = ("cpu", "cuda")
 TESTED = 4  # ranks on which virtual time and real processes are compared by this project's own tests
@@ -31,8 +32,9 @@ class LinkConfig:
     """A class of links: α seconds a message, and payload at `efficiency` · rate."""
 
     rate_gbit: float | None = None  # of one network card, or of a rank inside its node
-    latency_us: float = 0.0
+    latency_us: float = 0.0  # of a message; with model=nccl of one of its hops
     efficiency: float = 1.0
+    cap_gbit: float | None = None  # with model=gloo: what one process moves, whatever the cards
 
     def check(self, where: str) -> None:
         """Raises ConfigError for a number that no link has."""
@@ -41,11 +43,17 @@ class LinkConfig:
         within(f"{where}.latency_us", self.latency_us, 0, 1e9)
         if not 0 < self.efficiency <= 1:
             raise ConfigError(f"{where}.efficiency={self.efficiency}: must be above 0 and at most 1")
+        if self.cap_gbit is not None:
+            above(f"{where}.cap_gbit", self.cap_gbit, 0)
 
     @property
     def bytes_per_s(self) -> float:
         assert self.rate_gbit is not None, "checked before virtual time begins"
         return self.rate_gbit * self.efficiency * 1e9 / 8
+
+    @property
+    def cap_bytes_per_s(self) -> float:
+        return math.inf if self.cap_gbit is None else self.cap_gbit * 1e9 / 8
 
     def or_free(self) -> "LinkConfig":
         """This link; where no rate was asked for, one that takes no time beyond the real one."""
@@ -54,12 +62,22 @@ class LinkConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LinksConfig:
+    """The links of a cluster, and the model of what a collective on them costs.
+
+    alpha_beta: `latency_us` a message, bytes over rate. nccl: `launch_us` and hops of `latency_us`, bytes
+    over rate, a `ramp` between them. gloo: alpha_beta as a ring, one process at most at `cap_gbit`.
+    """
+
     intra: LinkConfig = field(default_factory=LinkConfig)  # between the ranks of a node; all pairs at once
     inter: LinkConfig = field(default_factory=LinkConfig)  # from a node to the others
     nics: int = 1  # network cards of a node; its ranks are dealt over them in order
     algorithm: str = "auto"  # of an all-reduce over several ranks of several nodes
     sharing: str = "fifo"  # of a card by transfers at the same time: one after the other, or fair shares
     node_speeds: tuple[float, ...] | None = None  # by node: its cards have so many times the rate
+    model: str = "alpha_beta"
+    launch_us: float = 0.0  # with model=nccl, once an operation: start of the kernel
+    ramp: float = 0.0  # with model=nccl: 0 latency, then rate; 1 as slow between them as a pipelined chain
+    nvls_gbit: float | None = None  # with model=nccl: rate of a rank where the node's switches add (NVLS)
 
     def or_free(self) -> "LinksConfig":
         """These links; those without a rate take no time beyond the real one."""
@@ -71,8 +89,34 @@ class LinksConfig:
         self.inter.check("cluster.links.inter")
         at_least("cluster.links.nics", self.nics, 1)
         one_of("cluster.links.algorithm", self.algorithm, ALGORITHMS)
+        self._check_model()
         one_of("cluster.links.sharing", self.sharing, SHARINGS)
         _speeds("cluster.links.node_speeds", self.node_speeds, nodes, "nodes")
+
+    def _check_model(self) -> None:
+        one_of("cluster.links.model", self.model, MODELS)
+        if self.algorithm not in MODELS[self.model]:
+            raise ConfigError(
+                f"cluster.links.algorithm={self.algorithm}: cluster.links.model={self.model} has its own; "
+                "leave it at auto"
+            )
+        within("cluster.links.launch_us", self.launch_us, 0, 1e9)
+        within("cluster.links.ramp", self.ramp, 0, 1)
+        if self.nvls_gbit is not None:
+            above("cluster.links.nvls_gbit", self.nvls_gbit, 0)
+        caps = (self.intra.cap_gbit, self.inter.cap_gbit)
+        given = {
+            "launch_us": (self.launch_us, "nccl"),
+            "ramp": (self.ramp, "nccl"),
+            "nvls_gbit": (self.nvls_gbit, "nccl"),
+            "intra.cap_gbit": (caps[0], "gloo"),
+            "inter.cap_gbit": (caps[1], "gloo"),
+        }
+        for key, (value, model) in given.items():
+            if value and model != self.model:
+                raise ConfigError(
+                    f"cluster.links.{key}={value}: is for cluster.links.model={model}, not {self.model}"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +157,7 @@ class DeviceConfig:
     fixed_ms: float = 0.0  # of a step, whatever the batch: launches, optimizer
     forward_share: float = 1 / 3
     overlap_loss: float = 0.0  # of the time that sums run beside backward, so much is added to it
+    bucket_us: float = 0.0  # of the backward pass, for each bucket whose sum is started (virtual time)
     speeds: tuple[float, ...] | None = None  # by rank
     jitter: str = "none"
     jitter_cv: float = 0.05  # standard deviation of a step's time over its mean
@@ -155,7 +200,7 @@ class DeviceConfig:
                 f"cluster.device.samples_per_second={self.samples_per_second}, cluster.device.tflops="
                 f"{self.tflops}: only one of them can tell a sample's time; set the other to null"
             )
-        for name in ("fixed_ms", "input_stall_ms", "checkpoint_s"):
+        for name in ("fixed_ms", "bucket_us", "input_stall_ms", "checkpoint_s"):
             within(f"cluster.device.{name}", getattr(self, name), 0, 1e9)
         within("cluster.device.forward_share", self.forward_share, 0, 1)
         within("cluster.device.overlap_loss", self.overlap_loss, 0, 1)
@@ -255,6 +300,8 @@ class ClusterConfig:
     def kernel_lacks(self) -> str | None:
         """What the kernel's queues do not shape of these links; None if they shape all."""
         links = self.links
+        if links.model == "nccl" or links.inter.cap_gbit is not None:
+            return f"cluster.links.model={links.model}: the kernel network has this machine's gloo"
         if links.nics > 1:
             return f"cluster.links.nics={links.nics}: nodes of the kernel network have one card"
         if links.intra.rate_gbit not in (None, math.inf) or links.intra.latency_us:

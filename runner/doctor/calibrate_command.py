@@ -19,9 +19,11 @@ from ...strategies.ddp import DDP
 from ...strategies.errors import ConfigError
 from ..config import groups, load
 from ..config.cluster import ClusterConfig
+from ..config.compose import compose_one
 from ..config.launchers import SimulatedConfig
 from ..config.overrides import key_of
 from ..config.run_config import RunConfig
+from ..config.typed import plain, typed
 from ..launch import local
 from ..launch.launcher import launcher_of, threads_of
 from ..machine.cores import usable_cores
@@ -32,6 +34,7 @@ from ..records.json_lines import write_json
 from ..records.run_directory import INTERRUPTED, Outcome, RunDirectory
 from . import calibration_fit as fit
 from . import calibration_ranks as ranks_entry
+from . import nccl_table
 from .calibration_file import cluster_of, held_out_lines, render, trace, write
 from .calibration_fit import Calibration, HoldOut, Overlap, Steps
 
@@ -66,10 +69,13 @@ def calibrate(
 ) -> int:
     """Measure the run that `words` name and write `output`/cluster/`name`.yaml; returns the exit code.
 
+    With links=FILE nothing is measured: the links are those of a table of nccl-tests.
     `effort`: of the usual number of rounds. Raises ConfigError, MachineError where nothing could be started.
     """
     console = display.make_console(goes_on=True)
     file = _file(output, name, force, cwd)
+    if any(key_of(word) == "links" for word in words):
+        return _links_of_table(console, words, file, config_dir, cwd)
     config, names = _config(words, config_dir, cwd)
     local.warm()
     command = ["daso-bench", "calibrate", *words, "--name", name]
@@ -91,6 +97,27 @@ def calibrate(
     display.say(console, f"written: {file}")
     kept = [word for word in words if key_of(word).partition(".")[0] not in ("cluster", "launcher")]
     use = ["--config-dir", str(output), "launcher=simulated", f"cluster={name}", *kept]
+    display.say(console, f"use it with: daso-bench {shlex.join(use)}")
+    return 0
+
+
+def _links_of_table(
+    console: Console, words: Sequence[str], file: Path, config_dir: Path | None, cwd: Path
+) -> int:
+    """The cluster that `words` name, with the links of the table links=FILE, written to `file`."""
+    tables = [word.partition("=")[2] for word in words if key_of(word) == "links"]
+    chosen = [word for word in words if key_of(word) != "links"]
+    for word in [*tables[1:], *(word for word in chosen if key_of(word).partition(".")[0] != "cluster")]:
+        raise ConfigError(f"{word}: links=FILE takes one table, cluster=NAME and keys of the cluster alone")
+    table = nccl_table.read_table(cwd / Path(tables[0]).expanduser())
+    named = typed(ClusterConfig, plain(compose_one(chosen, config_dir=config_dir))["cluster"], "cluster")
+    cluster = nccl_table.calibrated(named, table, f"links={tables[0]}")
+    command = shlex.join(["daso-bench", "calibrate", *words, "--name", file.stem])
+    for line in nccl_table.table_lines(cluster, table):
+        display.say(console, line)
+    write(file, nccl_table.render_links(cluster, named, table, command))
+    display.say(console, f"written: {file}")
+    use = ["--config-dir", str(file.parent.parent), "launcher=simulated", f"cluster={file.stem}"]
     display.say(console, f"use it with: daso-bench {shlex.join(use)}")
     return 0
 

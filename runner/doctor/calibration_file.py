@@ -44,10 +44,15 @@ def render(results: Calibration, name: str) -> str:
         f"  algorithm: {algorithm}",
         "  sharing: fifo # assumption: of a card by transfers at the same time: one after the other; or fair",
         "  node_speeds: null # by node: its cards have so many times the rate",
+        "  model: alpha_beta # of a transfer: alpha_beta, nccl, gloo (docs/simulation.md)",
+        "  launch_us: 0 # with model=nccl: once an operation",
+        "  ramp: 0 # with model=nccl: of the curve from latency to rate, 0 to 1",
+        "  nvls_gbit: null # with model=nccl: of a rank where the switches of its node add (NVLS)",
         "device:",
         f"  kind: {kind}",
         *_steps(results),
         *_overlap(results.overlap),
+        "  bucket_us: 0 # of the backward pass, for each bucket whose sum is started; not measured",
         f"  speeds: {speeds}",
         f"  jitter: {steps.jitter} # of {steps.own.size} steps: none, or the likeliest family",
         f"  jitter_cv: {number(steps.jitter_cv)} # the likeliest standard deviation over mean",
@@ -101,7 +106,7 @@ def between(interval: Interval, times: float = 1) -> str:
 
 def _link(results: Calibration, kind: str, over: str) -> list[str]:
     if kind not in results.links:
-        free = "{rate_gbit: null, latency_us: 0, efficiency: 1.0}"
+        free = "{rate_gbit: null, latency_us: 0, efficiency: 1.0, cap_gbit: null}"
         return [f"  {kind}: {free} # not measured: the run has no two such ranks"]
     fit = results.links[kind]
     latency_us = number(1e6 * fit.fixed / MESSAGES)
@@ -113,6 +118,7 @@ def _link(results: Calibration, kind: str, over: str) -> list[str]:
         f"    rate_gbit: {number(8e-9 * fit.rate)} # {between(fit.rate_interval, 8e-9)}",
         f"    latency_us: {latency_us} # of a message: {between(fit.fixed_interval, 1e6 / MESSAGES)}",
         "    efficiency: 1.0 # is in the rate",
+        "    cap_gbit: null # is in the rate",
     ]
 
 

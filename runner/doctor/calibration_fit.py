@@ -12,12 +12,15 @@ import numpy as np
 from scipy import stats
 from scipy.optimize import nnls
 
+from ..communication.collectives import Ends, seconds, through
+
 DRAWS = 400
 ODD_RANK = 0.05  # ranks that differ more from the median rank have a speed of their own
 TRUSTED = 0.15  # the largest error of a modelled step time that counts as validated
 # By distribution that virtual time can draw, the widest jitter that `cluster.device` accepts.
 WIDEST = {"gaussian": 0.3, "lognormal": 1.0, "student_t3": 0.3}
 _NARROWEST_CV, _CVS = 1e-4, 600
+SMALL_BYTES, SMALL_SIZES = 1024, 3  # payloads that take no time of their own; so many give a latency
 
 Interval = tuple[float, float]
 
@@ -147,6 +150,27 @@ def line_fit(x: Sequence[float], seconds: np.ndarray) -> LineFit:
         worst_at=float(x[place]),
         rounds=len(seconds),
     )
+
+
+def small_end(sizes: Sequence[float], times_s: Sequence[float]) -> float | None:
+    """The latency of a collective in seconds: the median of payloads up to 1 KiB; None of fewer than 3."""
+    small = [time_s for size, time_s in zip(sizes, times_s, strict=True) if size <= SMALL_BYTES]
+    return float(np.median(small)) if len(small) >= SMALL_SIZES else None
+
+
+def ramp_fit(sizes: Sequence[float], times_s: Sequence[float], small_s: float) -> tuple[float, Ends]:
+    """The ramp in hundredths, by least squares of relative errors, and the ends of the curve.
+
+    Every curve goes through `small_s` and the last size, `times_s` of which is not below `small_s`.
+    """
+
+    def error(ramp: float) -> float:
+        curve = through(small_s, sizes[-1], times_s[-1], ramp)
+        modelled = [seconds(size, curve, ramp) for size in sizes]
+        return sum((model / time - 1) ** 2 for model, time in zip(modelled, times_s, strict=True))
+
+    ramp = min((hundredth / 100 for hundredth in range(101)), key=error)
+    return ramp, through(small_s, sizes[-1], times_s[-1], ramp)
 
 
 def bootstrap(rounds: np.ndarray, parts: Callable[[np.ndarray], Sequence[float]]) -> list[Interval]:

@@ -14,6 +14,17 @@ from typing import Any
 
 import yaml
 
+LATER = {
+    "cluster.links.model": "alpha_beta",
+    "cluster.links.launch_us": 0,
+    "cluster.links.ramp": 0,
+    "cluster.links.nvls_gbit": None,
+    "cluster.links.intra.cap_gbit": None,
+    "cluster.links.inter.cap_gbit": None,
+    "cluster.device.bucket_us": 0,
+}
+"""Keys that came after the first stored runs, dotted, with the value at which nothing changes."""
+
 
 class _Dumper(yaml.SafeDumper):
     """PyYAML reads YAML 1.1, other tools 1.2: `1e3` is text for the one and a number for the others."""
@@ -64,6 +75,12 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
+def flatten_known(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """`flatten` without the keys of `LATER` that change nothing: equal for runs of before and of today."""
+    flat = flatten(tree).items()
+    return {key: value for key, value in flat if key not in LATER or value != LATER[key]}
+
+
 def below(key: str, names: Iterable[str]) -> bool:
     """Whether a dotted key is one of `names` or below one."""
     return any(key == name or key.startswith(f"{name}.") for name in names)
@@ -74,8 +91,9 @@ def id_of_tree(tree: Mapping[str, Any], names: Sequence[str]) -> str:
 
     In the hash: every key of strategy, model, dataset, reader (if there is one), optimizer, schedule, cluster
     and train, what a trace of step times holds, the launcher's name and network, seed, `run.arm`,
-    `run.repeat`. Not in it: where results and packed files lie, labels, the study, how the launcher waits and
-    divides the cores (without `pin`), and how far a reader reads ahead where times are modelled.
+    `run.repeat`. Not in it: keys of `LATER` that change nothing, where results and packed files lie, labels,
+    the study, how the launcher waits and divides the cores (without `pin`), and how far a reader reads ahead
+    where times are modelled.
 
     names: of the strategy, the model and the data set. Raises KeyError, TypeError, AttributeError: a group is
     missing or is no mapping.
@@ -94,7 +112,8 @@ def id_of_tree(tree: Mapping[str, Any], names: Sequence[str]) -> str:
     usual = {"path": "", **({"prefetch_batches": 2} if modelled else {})}
     kept["reader"] = {key: usual.get(key, value) for key, value in tree["reader"].items()}
     # How far times were validated does not change them.
-    cluster = {key: value for key, value in tree["cluster"].items() if key != "validated_ranks"}
+    cluster = nested(flatten_known({"cluster": tree["cluster"]}))["cluster"]
+    cluster.pop("validated_ranks", None)
     device = cluster.get("device") or {}
     if device.get("trace") is not None:
         cluster["device"] = {**device, "trace": _content(Path(device["trace"]))}

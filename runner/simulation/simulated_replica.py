@@ -97,6 +97,8 @@ class SimulatedReplica(Replica):
         scaled = averaging.scale == "loss" and weight != 1
         loss = self._begin(batch, weight if scaled else 1.0)
         forward, backward = self._step_ns(len(batch.targets))
+        started_ns = self.device.bucket_ns * len(self._buckets) if len(members) > 1 else 0
+        backward, self.compute_ns = backward + started_ns, self.compute_ns + started_ns
         self._draw(forward, backward)
         if len(members) > 1:
             # 0 · NaN is NaN: the gradient of a blank sample is not added.

@@ -109,6 +109,7 @@ class Device:
 
     drawn: int = 0
     overlap_loss: float = 0.0  # share of the time of sums under backward that is added to backward
+    bucket_ns: int = 0  # of the backward pass, for each bucket whose sum is started
 
     def __init__(self, rank: int, step_time: StepTime) -> None:
         self._rank, self._step_time = rank, step_time
@@ -127,6 +128,7 @@ class ClusterDevice(Device):
     def __init__(self, config: DeviceConfig, rank: int, profile: Profile, seed: int) -> None:
         self._config = config
         self.overlap_loss = config.overlap_loss
+        self.bucket_ns = round(config.bucket_us * 1e3)
         self._sample_s = 0.0
         if config.samples_per_second is not None:
             self._sample_s = 1 / config.samples_per_second

@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
-from ...records.trees import below, flatten
+from ...records.trees import below, flatten_known
 from .. import words
 from ..statistics.welch import Times
 from .load import Run, text, value_at
@@ -118,7 +118,7 @@ def shown(comparison: Comparison) -> Comparison:
 
 def settings(run: Run) -> dict[str, Any]:
     """The dotted config of a run without what only names, places or repeats it."""
-    return {key: value for key, value in flatten(run.config).items() if not below(key, NOT_THE_ARM)}
+    return {key: value for key, value in flatten_known(run.config).items() if not below(key, NOT_THE_ARM)}
 
 
 def compare(runs: Iterable[Run]) -> list[Comparison]:

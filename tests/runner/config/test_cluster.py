@@ -35,11 +35,18 @@ LINK = [
     ("rate_gbit", NAN, "must be > 0 (inf: takes no time)"),
     ("latency_us", -1, "must be between 0 and 1000000000.0"),
     ("efficiency", 1.01, "must be above 0 and at most 1"),
+    ("cap_gbit", 0, "must be > 0"),
+    ("cap_gbit", 9.6, "is for cluster.links.model=gloo, not alpha_beta"),
 ]
 LINKS = [
     ("nics", 0, "0: must be >= 1"),
     ("algorithm", "rng", "rng: unknown (did you mean 'ring'?); known: auto, "),
     ("sharing", "fare", "fare: unknown (did you mean 'fair'?); known: fifo, fair"),
+    ("model", "ncll", "ncll: unknown (did you mean 'nccl'?); known: alpha_beta, nccl, gloo"),
+    ("launch_us", -1, "-1: must be between 0 and 1000000000.0"),
+    ("ramp", 1.5, "1.5: must be between 0 and 1"),
+    ("nvls_gbit", 0, "0: must be > 0"),
+    ("ramp", 0.7, "0.7: is for cluster.links.model=nccl, not alpha_beta"),
     ("node_speeds", (1.0,), "[1.0]: must be 2 numbers, one for each of"),
     ("node_speeds", (NAN, 1.0), "[nan, 1.0]: must be > 0, and finite"),
 ]
@@ -47,6 +54,7 @@ DEVICES = [
     ("samples_per_second", 0, "0: must be > 0"),
     ("tflops", -1.0, "-1.0: must be > 0"),
     ("fixed_ms", -0.1, "-0.1: must be between 0 and 1000000000.0"),
+    ("bucket_us", -1, "-1: must be between 0 and 1000000000.0"),
     ("input_stall_ms", NAN, "nan: must be between 0 and 1000000000.0"),
     ("checkpoint_s", math.inf, "inf: must be between 0 and 1000000000.0"),
     ("forward_share", 1.5, "1.5: must be between 0 and 1"),
@@ -87,6 +95,17 @@ def test_a_cluster_that_cannot_be_is_refused(given: dict[str, Any], says: str):
     with pytest.raises(ConfigError) as error:
         cluster(**given)
     sentence(error, says)
+
+
+@pytest.mark.parametrize("model", ["nccl", "gloo"])
+def test_a_model_with_its_own_algorithm_refuses_another(model: str):
+    with pytest.raises(ConfigError) as error:
+        cluster(links={"model": model, "algorithm": "tree"})
+    sentence(error, f"cluster.links.algorithm=tree: cluster.links.model={model} has its own; ")
+    assert cluster(links={"model": "gloo", "algorithm": "ring"}).kernel_lacks() is None
+    capped = {"model": "gloo", "inter": LinkConfig(cap_gbit=9.6)}
+    for links in ({"model": "nccl"}, capped):
+        assert (cluster(links=links).kernel_lacks() or "").startswith(f"cluster.links.model={links['model']}")
 
 
 def test_a_rate_in_bits_and_its_payload_in_bytes():

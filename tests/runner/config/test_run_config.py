@@ -19,6 +19,7 @@ from daso_bench.runner.config.load import dump, from_composed, load, requests
 from daso_bench.runner.config.parts import RunInfo, StudyInfo, TrainConfig
 from daso_bench.runner.config.run_config import RunConfig
 from daso_bench.runner.config.typed import plain, typed
+from daso_bench.runner.records.trees import LATER, flatten, flatten_known, id_of_tree, nested
 from daso_bench.strategies.ddp import DDP
 from daso_bench.strategies.errors import ConfigError
 from daso_bench.strategies.progress import Plan
@@ -142,6 +143,27 @@ def test_the_run_id_is_a_hash_of_what_decides_the_result() -> None:
     ids = [config(**{key: value}).run_id for key, value in DECIDES.items()]
     assert len({bare, *ids}) == len(ids) + 1
     assert {config(**{key: value}).run_id for key, value in DECIDES_NOT.items()} == {bare}
+
+
+def test_a_key_that_came_later_is_in_the_run_id_where_it_changes_something() -> None:
+    """An old run's tree lacks these keys: nobody runs it again for that, and the report keeps its arms."""
+    words = ["dataset=fashion_mnist", "launcher=simulated", "cluster=ethernet_10g"]
+    of_today = from_composed(plain(compose_one(words)), HERE).tree
+    before = copy.deepcopy(of_today)
+    for key in LATER:
+        *path, last = key.split(".")
+        node = before
+        for name in path:
+            node = node[name]
+        del node[last]
+    names = ("ddp", "small_cnn", "fashion_mnist")
+    assert flatten_known(of_today) == flatten(before)
+    assert id_of_tree(of_today, names) == id_of_tree(before, names) == of_today["run"]["id"]
+    changed = {"links.model": "gloo", "links.launch_us": 1.0, "links.ramp": 0.5, "links.nvls_gbit": 10.0}
+    changed |= {"links.intra.cap_gbit": 9.6, "links.inter.cap_gbit": 9.6, "device.bucket_us": 10.0}
+    assert {f"cluster.{key}" for key in changed} == set(LATER)
+    ids = {id_of_tree(nested(flatten(of_today) | {f"cluster.{key}": changed[key]}), names) for key in changed}
+    assert len(ids | {of_today["run"]["id"]}) == len(LATER) + 1
 
 
 def test_the_run_id_is_the_same_on_every_machine_and_day() -> None:

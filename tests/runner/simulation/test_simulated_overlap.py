@@ -275,6 +275,24 @@ def test_what_sums_beside_backward_cost_is_added_to_it(loss: float, how: dict[st
         assert end == pytest.approx(FORWARD + BACKWARD + late, rel=1e-5)
 
 
+@pytest.mark.parametrize("how", [{}, {"reduction": Flat}, {"overlap": False}])
+def test_each_bucket_whose_sum_is_started_makes_backward_longer(how: dict[str, Any]):
+    """A step of 150 ms and half a millisecond a bucket; a rank alone starts no sum."""
+    profile, config = PROFILES["resnet50"], DeviceConfig(samples_per_second=1 / 0.15, bucket_us=500)
+
+    def end(nodes: list[int], rate_gbit: float) -> float:
+        network = links("AlphaBeta", rate_gbit, nodes)
+        made = ends_of_steps(
+            nodes, network, profile, device=lambda rank: ClusterDevice(config, rank, profile, 0), **how
+        )
+        return made[0][0]
+
+    sums = [ring_of_two(100)(size) * 1e9 for size, _ in PIECES["resnet50"]]
+    after = sums if how == {"overlap": False} else sums[-1:]
+    assert end([1, 1], 100) == pytest.approx(150 * MS + len(sums) * MS / 2 + sum(after), rel=1e-5)
+    assert end([1], 100) == 150 * MS
+
+
 def test_buckets_that_others_enter_late_are_waited_for():
     """Rank 1 comes 50 ms later to each bucket: rank 0 waits that long, once, and both end together."""
     simulator = Simulator(Topology.of([1, 1]), AlphaBeta(inter_latency_s=1e-3))
