@@ -255,10 +255,10 @@ def run_all(task: RankTask, link: Link) -> None:
 def _pool(
     task: RankTask, config: RunConfig, attempt: int, facts: dict[str, Any], tick: Callable[[], None]
 ) -> GradientPool:
-    """The pool that computes gradients as the launcher asks, or as was chosen before: by an earlier attempt,
-    or by another run of the same folder with the same work. Otherwise two runs would differ in bits by luck.
+    """The pool that computes gradients as the launcher asks, or as was chosen before.
 
-    `facts`, with the choice, are written to this attempt's environment.json.
+    That is: by an earlier attempt, or by another run of the same folder with the same work. Otherwise two
+    runs would differ in bits by luck. `facts`, with the choice, go into this attempt's environment.json.
     """
     launcher, train = config.launcher, config.tree["train"]
     asked = launcher.rank_compute if isinstance(launcher, SimulatedConfig) else "auto"
@@ -267,8 +267,8 @@ def _pool(
     work |= {part: config.tree[part] for part in ("model", "dataset")} | {key: train[key] for key in keys}
     files = [task.run_dir / of_attempt("environment", number) for number in range(1, attempt + 1)]
     chosen = next(_choices(files[:-1]), None)
-    others = _choices(sorted(task.run_dir.parent.glob("*/environment.json")))
-    if chosen is None and asked == "auto":
+    if chosen is None and asked == "auto" and not launcher.timing_only:
+        others = _choices(sorted(task.run_dir.parent.glob("*/environment.json")))
         chosen = next((choice for choice in others if choice["work"] == work), None)
     if chosen is not None:
         asked, facts["rank_compute"] = chosen["way"], chosen
