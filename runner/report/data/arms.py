@@ -93,9 +93,9 @@ class Comparison:
 
 
 def computed_on(runs: Iterable[Run]) -> str:
-    """`on NVIDIA H200` where a GPU computed virtual ranks; "" where CPUs did, or ranks are real."""
+    """`on NVIDIA H200` or `on CPU`: what computed virtual ranks; "" where nothing did, or ranks are real."""
     devices = sorted({run.computed_on for run in runs if run.computed_on})
-    return f"on {words.listed(devices)}" if devices not in ([], ["CPU"]) else ""
+    return f"on {words.listed(devices)}" if devices else ""
 
 
 def per_sample(runs: Iterable[Run]) -> Times:

@@ -129,8 +129,8 @@ class Run:
 
     @property
     def computed_on(self) -> str | None:
-        """The GPU that computed virtual ranks, or CPU; None where ranks are real, or nothing is known."""
-        if self.world != "simulated" or not self.environment:
+        """The GPU that computed virtual ranks, or CPU; None where nothing did, or nothing is known of it."""
+        if self.world != "simulated" or self.timing_only or not self.environment:
             return None
         return str(self.environment.get("computed_on", "CPU"))
 

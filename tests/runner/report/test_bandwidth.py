@@ -135,4 +135,4 @@ def test_the_page_has_the_crossings_and_the_figure_the_lines(make_study: MakeStu
     ]
     assert float(points[0]["to_target_s"]) == pytest.approx(40 * ROOT2)
     (plot,) = section_of(BandwidthSection, list(study.comparisons.values())).plots()
-    assert plot.corner == "simulated"
+    assert plot.corner == "simulated on CPU"

@@ -226,13 +226,18 @@ def test_figures_tell_study_world_and_size_and_lead_to_commands(make_run: Make, 
     page = Text(source)
     assert "studies other, quick" in page.text
     plots = DetailsSection(results_of(tmp_path / "results", "test", None)).plots()
-    places = ("real processes", "real processes, 2 nodes", "simulated, 2 nodes", "simulated, 8 nodes")
+    places = (
+        "real processes",
+        "real processes, 2 nodes",
+        "simulated on CPU, 2 nodes",
+        "simulated on CPU, 8 nodes",
+    )
     assert [plot.corner for plot in plots] == [place for place in places for _ in range(3)]
     assert all(f"({plot.corner})" in plot.alternative for plot in plots)
     titles = ("real processes", "2 nodes, real processes", "2 nodes, simulated", "8 nodes, simulated")
     # A heading; the line above an answer names the world in its own words.
     assert all(page.text.count(f"small_cnn/digits over 2×2 ranks, {title}") == 1 for title in titles)
-    assert page.text.count("simulated: real gradients") == 2, "two comparisons"
+    assert page.text.count("simulated: real gradients on CPU") == 2, "two comparisons"
     figures = re.findall(r"<figure>.*?</figure>", source, re.DOTALL)
     links = [re.findall(r'href="#(.*?)"', figure)[-1] for figure in figures]
     assert links == [f"commands-{number}" for number in (1, 2, 3, 4) for _ in range(3)]
